@@ -48,7 +48,7 @@ def run(count: int) -> tuple[int, int]:
     encoded = 0
     batches = 0
 
-    def step(owner: str, command: Command) -> None:
+    def step(owner: str, command: Command[object]) -> None:
         nonlocal encoded, batches
         loop.ask(Request(owner, command, _ignore, _raise))
         ms = next(clock)

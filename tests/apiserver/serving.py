@@ -27,8 +27,8 @@ from rota.identity.vault import Vault
 from rota.model.errors import NotFound, Unavailable
 from rota.model.ids import NodeId
 from rota.model.messages import LogPiece, LogRequest, OutputsRequest
+from rota.model.outlook import Explanation
 from rota.model.plan import Plan, Record
-from rota.model.why import Explanation
 from rota.scheduler.cluster_fit import FitCalculator
 from rota.scheduler.drain_preview import preview_drain
 from rota.scheduler.explain.move_check import why_not_moved

@@ -71,7 +71,7 @@ class AuthorisationSetup:
     written: list[str] = field(default_factory=list)  # keys of records since it was last emptied
 
     def __post_init__(self) -> None:
-        self.server.engine.listen(
+        self.server.engine.on_commit(
             lambda commit: self.written.extend((*commit.decided.puts, *commit.decided.deletes))
         )
 

@@ -27,7 +27,7 @@ from rota.model.subscriber import Subscriber
 from rota.store.memory import MemoryStore
 from tests.apiserver.builders import spec
 from tests.engine.driving import running, submit
-from tests.engine.unresponsive_store import DeafStore
+from tests.engine.lossy_store import LossyStore
 
 MOST = 100
 
@@ -155,7 +155,7 @@ async def test_readers_and_followers_see_a_commit_whose_answer_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "_BACKOFF_SECONDS", 0.0)
-    store = DeafStore(MemoryStore(tmp_path))
+    store = LossyStore(MemoryStore(tmp_path))
     async with running(store) as engine:
         changes = EventHub(engine)
         await engine.ask("apiserver", lambda *_: Plan((spec(1),), events=(EventRecord("test", "first"),)))

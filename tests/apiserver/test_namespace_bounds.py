@@ -9,8 +9,7 @@ from rota.apiserver.spec.job import parse_spec
 from rota.identity.tokens import Role
 from rota.model.cron import CronRecord, Overlap
 from rota.model.limits import NAMESPACE_JOBS_MAX
-from rota.model.namespace import NamespaceBounds, NamespaceRecord
-from rota.model.usage import NamespaceUsage
+from rota.model.namespace import NamespaceBounds, NamespaceRecord, NamespaceUsage
 from rota.rules.cron_runs import CronRunBatch
 from rota.rules.namespace_bounds import bounds_of
 from rota.store import codec

@@ -14,7 +14,7 @@ from rota.model.errors import NotAllowed, NotFound, Rejected
 from rota.model.ids import NodeId
 from rota.model.namespace import NamespaceRecord
 from rota.model.node import Connection, Eligibility, NodeIntent
-from rota.model.plan import NO_CHANGE, Plan
+from rota.model.plan import NO_CHANGE, Answer, Plan
 from rota.rules.reconciler_names import ROUND_KEY
 from rota.scheduler import plan as scheduler
 from rota.store.memory import MemoryStore
@@ -26,7 +26,7 @@ from tests.scheduler.rounds import Rounds
 OPERATOR = Caller("olga", Role.OPERATOR, ("team",))
 
 
-def applied(mirror: Mirror, plan: Plan) -> Plan:
+def applied(mirror: Mirror, plan: Plan[Answer]) -> Plan[Answer]:
     for record in plan.puts:
         mirror.apply(record)
     for key in plan.deletes:

@@ -18,7 +18,7 @@ from rota.model.job import JobSpec, JobStatus, with_observed_needs
 from rota.model.lifecycle import AttemptState, JobState
 from rota.model.limits import BLOCK_TASKS, OBSERVED_BLOCKS
 from rota.model.namespace import NamespaceRecord
-from rota.model.plan import Plan
+from rota.model.plan import Answer, Plan
 from rota.rules.needs import used_by
 from rota.store import codec
 from rota.testing.builders import add_node, at
@@ -29,7 +29,7 @@ GIB, MIB = 2**30, 2**20
 SECOND_US = 1_000_000
 
 
-def applied(mirror: Mirror, plan: Plan) -> Plan:
+def applied(mirror: Mirror, plan: Plan[Answer]) -> Plan[Answer]:
     for record in plan.puts:
         mirror.apply(record)
     return plan

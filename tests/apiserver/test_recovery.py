@@ -154,7 +154,7 @@ def test_a_contradiction_about_recovery_is_refused_by_its_field(field: str, body
     assert (refused.value.field, bool(refused.value.hint)) == (field, True)
 
 
-def by_hand(mirror: Mirror, caller: Caller = ADA, **body: Any) -> Plan:
+def by_hand(mirror: Mirror, caller: Caller = ADA, **body: Any) -> Plan[JobId]:
     return resolve_losses_by_user(mirror, "1", body, caller, at(0))
 
 

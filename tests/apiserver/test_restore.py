@@ -9,6 +9,7 @@ from rota.apiserver.admission import restore, submission
 from rota.apiserver.routes.store import highest_epoch
 from rota.engine.state.mirror import Mirror
 from rota.identity.tokens import Role
+from rota.model.adoption import Restored
 from rota.model.errors import Conflict, NotAllowed, StoreFull
 from rota.model.ids import NodeId
 from rota.model.job import Counters, JobIntent, JobStatus
@@ -16,7 +17,6 @@ from rota.model.lifecycle import JobState
 from rota.model.messages import Hello
 from rota.model.node import RefusedHandshake
 from rota.model.plan import Instant, Record
-from rota.model.restored import Restored
 from rota.model.shape import RunMode
 from rota.watcher import liveness, node_messages
 from tests.apiserver.builders import ADA, NOW, node, node_status, spec

@@ -48,7 +48,9 @@ def node(name: str) -> Caller:
     return Caller(f"node {name}", Role.VIEWER, (), node=NodeId(name))
 
 
-def report(mirror: Mirror, body: Any = GOOD, caller: Caller | None = None, **name: str) -> Plan:
+def report(
+    mirror: Mirror, body: Any = GOOD, caller: Caller | None = None, **name: str
+) -> Plan[ResultReported]:
     caller = caller or task()
     own = caller.task or TaskName("1", 0, 2, "")
     named = {"job": own.job, "task": str(own.task), "attempt": str(own.attempt), **name}

@@ -7,7 +7,7 @@ import pytest
 from rota.apiserver.spec.job import parse_spec
 from rota.apiserver.views import job_spec
 from rota.model.errors import BadField
-from rota.model.retry import PLAIN, Failure, Retry
+from rota.model.recovery import PLAIN, Failure, Retry
 
 JOB = {"command": ["true"]}
 

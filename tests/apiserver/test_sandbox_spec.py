@@ -7,9 +7,9 @@ import pytest
 
 from rota.apiserver.spec.job import parse_spec
 from rota.apiserver.views.job_spec import spec_json
+from rota.model.container import SANDBOX, SandboxSpec
 from rota.model.errors import BadField
 from rota.model.messages import task_template
-from rota.model.sandbox import SANDBOX, SandboxSpec
 
 COMMAND = {"command": ["true"]}
 

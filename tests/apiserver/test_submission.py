@@ -39,7 +39,7 @@ JSON = st.recursive(
 )
 
 
-def applied(mirror: Mirror, plan: Plan) -> Mirror:
+def applied(mirror: Mirror, plan: Plan[object]) -> Mirror:
     for record in plan.puts:
         mirror.apply(record)
     for key in plan.deletes:
@@ -267,7 +267,7 @@ def test_deleting_a_job_leaves_nothing_but_its_submit_key() -> None:
     }
     assert set(plan.deletes) == kept | {"attempt/1/0", "status/1/0", "task/1/1"}
     assert mirror.submitted("default", "k") == SubmitKey(
-        "default", "k", JobId("1"), mirror.submit_keys.popitem()[1].digest
+        "default", "k", JobId("1"), next(iter(mirror.submit_keys.values())).digest
     )
 
 

@@ -52,13 +52,15 @@ THE_WORLD = (
     "sqlite3",
     "os",
     "time",
-    "datetime",
     "random",
     "uuid",
     "logging",
     "pathlib",
     "rota.wire",  # and every concrete module of the ports' packages
 )
+
+# Deciding code may use `datetime` as a type; these of its methods read the clock or the local time zone.
+CLOCK_METHODS = ("now", "today", "utcnow", "fromtimestamp")
 
 # Everything in these packages is concrete, except the modules named here, which are pure.
 PORTS = {
@@ -120,6 +122,7 @@ THIRD_PARTY = {
     "rich": ("rota.cli",),
     "starlette": ("rota.apiserver", "rota.wiring"),
     "structlog": ("rota.*.run", "rota.apiserver", "rota.gateway", "rota.watcher", "rota.wiring"),
+    "typing_extensions": ("rota.model",),  # defaults of type variables, in typing from 3.13 on
     "uvicorn": ("rota.apiserver", "rota.wiring"),
     "uvloop": ("rota.wiring",),
     "yaml": ("rota.cli", "rota.client", "rota.config"),

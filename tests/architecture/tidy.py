@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tests.architecture.table import (
     BANNED_SUFFIXES,
+    CLOCK_METHODS,
     EDGES,
     FILE_LINES,
     FUNCTION_LINES,
@@ -146,6 +147,16 @@ def deciding_code_has_an_order(module: Module) -> Problems:
             yield node.iter.lineno, "goes through a set, whose order is not fixed; sort it"
 
 
+def deciding_code_reads_no_clock(module: Module) -> Problems:
+    if not is_pure(module.name, ast.get_docstring(module.tree)):
+        return
+    for node in module.nodes:
+        if isinstance(node, ast.Attribute) and node.attr in CLOCK_METHODS:
+            owner = ast.unparse(node.value).rpartition(".")[2]
+            if owner in ("datetime", "date"):
+                yield node.lineno, f"calls {owner}.{node.attr}: time is an argument"
+
+
 def text_is_finished(module: Module) -> Problems:
     for number, line in enumerate(module.text.splitlines(), start=1):
         if mark := UNFINISHED.search(line):
@@ -167,6 +178,7 @@ RULES: tuple[Callable[[Module], Problems], ...] = (
     nothing_dangerous,
     errors_are_caught_by_kind,
     deciding_code_has_an_order,
+    deciding_code_reads_no_clock,
     text_is_finished,
 )
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX)\b")

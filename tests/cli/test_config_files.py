@@ -102,8 +102,8 @@ def test_whole_numbers_are_numbers_too(tmp_path: Path) -> None:
 
 NAMES = "write host names or addresses without a port, as rota.example.org"
 PLAIN_TEXT = (
-    "name the certificate that vouches for etcd, or set etcd.allow_plain_text = true: "
-    "then the cluster's keys and tokens cross the network for all to read"
+    "name the CA certificate of etcd, or set etcd.allow_plain_text = true: "
+    "then the cluster's keys and tokens cross the network unencrypted"
 )
 TOGETHER = "name both crt_file and key_file, or set use_tls = false"
 CONTRACT = (Path(__file__).parents[1] / "gateway" / "worker-gateway.toml").read_text()
@@ -188,7 +188,7 @@ def test_another_port_by_flag_or_environment_leaves_the_file_what_it_is(tmp_path
         ("[http_server]\ncrt_file = 'c'", "http_server.key_file", TOGETHER),
         ("[grpc_server]\nuse_tls = true", "grpc_server.crt_file", TOGETHER),
         ("[http_server]\nuse_tls = true\nkey_file = 'k'", "http_server.crt_file", TOGETHER),
-        ("[worker_gateway]\nca_file = '/'", "worker_gateway.ca_file", "name a file that can be"),
+        ("[worker_gateway]\nca_file = '/'", "worker_gateway.ca_file", "name a readable file"),
         ("[worker_gateway]\nenable = true", "worker_gateway.enable", "did you mean worker_gateway.enabled?"),
         ("[worker_gateway]\nenabled = 1", "worker_gateway.enabled", "write true or false"),
         (

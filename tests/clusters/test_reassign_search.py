@@ -2,8 +2,7 @@
 
 from rota.clusters.assign import Assigner
 from rota.engine.state.mirror import Mirror
-from rota.model.cluster import DEFAULT, ClusterIntent, ClusterRecord
-from rota.model.fit import ClusterFit
+from rota.model.cluster import DEFAULT, ClusterFit, ClusterIntent, ClusterRecord
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobCluster, JobSpec
 from rota.model.lifecycle import ClusterState, NodeState

@@ -4,7 +4,7 @@ import pytest
 
 from rota.model.cluster import ClusterIntent, ClusterRecord
 from rota.model.lifecycle import MachineState
-from rota.model.retry import Retry
+from rota.model.recovery import Retry
 from rota.model.shape import RunMode
 from rota.testing import stage_provider
 from rota.testing.stage import StageMachine

@@ -3,11 +3,10 @@
 import msgspec
 import pytest
 
-from rota.model.container import ContainerNetwork, ContainerSpec, MountSpec, PullPolicy
+from rota.model.container import ContainerNetwork, ContainerSpec, MountSpec, PullPolicy, SandboxSpec
 from rota.model.ids import JobId
 from rota.model.messages import JobOrders, Start, Stop, TaskTemplate
 from rota.model.node import DiskUsage, GpuUsage, NodeLoad
-from rota.model.sandbox import SandboxSpec
 from rota.model.shape import RunMode
 from rota.wire.agent import load_from_wire, load_to_wire, orders_from_wire, orders_to_wire
 from rota.wire.generated import agent_pb2 as pb

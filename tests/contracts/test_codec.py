@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.model.adoption import JobAdoption
+from rota.model.adoption import JobAdoption, Restored
 from rota.model.attempt import AttemptBlock, OldAttempt, OldStatus, StatusBlock
 from rota.model.cluster import ClusterIntent, ClusterRecord, Machine
 from rota.model.cron import CronRecord, CronRun, CronStatus, MissedRuns, Overlap
@@ -28,17 +28,14 @@ from rota.model.job import (
 )
 from rota.model.lifecycle import AttemptState, ClusterState, JobState, MachineState, NodeState, TaskState
 from rota.model.namespace import NamespaceRecord
-from rota.model.node import Eligibility, NodeIntent, NodeSpec, NodeStatus
+from rota.model.node import Eligibility, NodeIntent, NodeSpec, NodeStatus, ReportInterval
 from rota.model.plan import WRITERS, EventRecord, Record
 from rota.model.recovery import Loss, RecoveryAnswer, RecoveryAnswers, RecoveryDecision
-from rota.model.report_interval import ReportInterval
-from rota.model.restored import Restored
 from rota.model.result import ResultRecord
 from rota.model.rollout import JobPreviousVersion, JobRollout, RolloutState
 from rota.model.shape import AffinityTerm, Constraint, Op, Policy, Preference, RunMode, SpreadTerm
 from rota.model.subscriber import Subscriber
-from rota.model.system_job import PinBlock
-from rota.model.task import TaskBlock
+from rota.model.task import PinBlock, TaskBlock
 from rota.store import codec
 from rota.testing.records import decided, placed, reported
 

@@ -261,7 +261,7 @@ async def test_of_many_candidates_one_leads_at_a_time(one: LocalEtcd, tmp_path: 
     assert epochs == sorted(set(epochs))
 
 
-async def test_a_renewed_lease_outlives_its_time(one: LocalEtcd, tmp_path: Path) -> None:
+async def test_a_renewed_lease_lasts_beyond_its_ttl(one: LocalEtcd, tmp_path: Path) -> None:
     access = EtcdAccess(tuple(one.endpoints), call_seconds=30.0)
     store, other = (EtcdStore(access, f"{tmp_path}/", ttl_seconds=6) for _ in range(2))
     epoch = await store.acquire_epoch()

@@ -1,4 +1,4 @@
-"""EtcdStore keeps the contract, on one member and on three."""
+"""EtcdStore fulfils the contract, on one member and on three."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -22,7 +22,7 @@ sys.stdin.read()
 """
 
 
-def test_a_second_process_ends_and_names_the_first(tmp_path: Path) -> None:
+def test_a_second_process_fails_and_names_the_first(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
     second = subprocess.run(
         [sys.executable, "-c", HOLD, str(tmp_path)],
@@ -39,7 +39,7 @@ def test_a_second_process_ends_and_names_the_first(tmp_path: Path) -> None:
     assert f"{tmp_path} is in use by process {os.getpid()}" in second.stderr
 
 
-def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
+def test_the_lock_is_released_when_its_process_ends(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         with pytest.raises(AlreadyRunning, match=f"process {process.pid}$"):
             DirectoryLock(tmp_path)
@@ -55,7 +55,7 @@ def test_the_lock_can_be_acquired_again_after_a_release(tmp_path: Path) -> None:
         DirectoryLock(tmp_path)
 
 
-def test_a_child_of_the_holder_does_not_keep_the_lock(tmp_path: Path) -> None:
+def test_a_child_process_does_not_inherit_the_lock(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
     started = "print(flush=True); input()"
     with subprocess.Popen(
@@ -79,7 +79,7 @@ def test_two_names_are_two_locks(tmp_path: Path) -> None:
     second.release()
 
 
-def test_a_new_directory_and_its_lock_are_closed_to_others(tmp_path: Path) -> None:
+def test_a_new_directory_and_its_lock_are_private(tmp_path: Path) -> None:
     directory = tmp_path / "deep" / "data"
     DirectoryLock(directory).release()
 

@@ -22,7 +22,7 @@ class TestMemoryStore(StoreContract):
 
         assert files(tmp_path) == {"epoch": b"1\n"}
 
-    async def test_nodes_and_settings_outlive_the_process_and_jobs_do_not(self, tmp_path: Path) -> None:
+    async def test_nodes_and_settings_survive_a_restart_and_jobs_do_not(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as store:
             epoch = await store.acquire_epoch()
             await commit(store, batch(epoch, puts={"node/n1/spec": b"n1", "job/1/spec": b"secret"}))

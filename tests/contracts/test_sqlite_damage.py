@@ -153,7 +153,7 @@ async def test_a_torn_unacknowledged_commit_is_gone(tmp_path: Path) -> None:
         assert events == [EventRow(1, b"first")]
 
 
-async def test_an_older_file_in_its_place_is_noticed(tmp_path: Path) -> None:
+async def test_an_older_file_in_its_place_is_detected(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     epoch = await store.acquire_epoch()
     await store.commit(batch(epoch, puts={"k": b"old"}))

@@ -11,7 +11,7 @@ from tests.contracts.processes import environment
 COMMIT_LOOP = [sys.executable, "-m", "tests.contracts.commit_loop"]
 
 
-async def test_every_acknowledged_commit_outlives_a_kill(tmp_path: Path) -> None:
+async def test_every_acknowledged_commit_survives_a_kill(tmp_path: Path) -> None:
     acknowledged = 0
     epochs = []
     for commits in (1, 25, 60):

@@ -32,7 +32,7 @@ async def test_its_files_are_private(tmp_path: Path) -> None:
     assert modes == dict.fromkeys(names, 0o600)
 
 
-async def test_a_newer_format_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+async def test_a_newer_format_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await commit(store, batch(await store.acquire_epoch(), puts={"k": b"v"}))
     await store.close()

@@ -1,4 +1,4 @@
-"""Every field of every message has a bound, and every number beyond it is refused by the field's name."""
+"""Every field of every message has a bound, and a value beyond it is refused with its field."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -68,7 +68,7 @@ def test_every_bound_belongs_to_a_field() -> None:
 
 
 @pytest.mark.parametrize(("message", "field"), ruled(Number, Numbers))
-def test_a_number_beyond_its_range_is_refused_by_name(message: Descriptor, field: FieldDescriptor) -> None:
+def test_a_number_out_of_range_is_refused_with_its_field(message: Descriptor, field: FieldDescriptor) -> None:
     rule = RULES[message.full_name][field.name]
     assert isinstance(rule, Number | Numbers)
     low, high = LIMITS[field.type]
@@ -83,7 +83,9 @@ def test_a_number_beyond_its_range_is_refused_by_name(message: Descriptor, field
 
 
 @pytest.mark.parametrize(("message", "field"), ruled(Text, ShortText, Texts))
-def test_a_text_beyond_its_length_is_refused_by_name(message: Descriptor, field: FieldDescriptor) -> None:
+def test_a_text_that_is_too_long_is_refused_with_its_field(
+    message: Descriptor, field: FieldDescriptor
+) -> None:
     rule = RULES[message.full_name][field.name]
     assert isinstance(rule, Text | ShortText | Texts)
     long: str | bytes = "x" * (rule.longest + 1)

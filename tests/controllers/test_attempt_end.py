@@ -7,7 +7,7 @@ from rota.controllers.attempt_end import end_of_attempt, is_loss
 from rota.model.attempt import DRAINED, EVICTED, AttemptBlock, StatusBlock
 from rota.model.ids import JobId
 from rota.model.lifecycle import ATTEMPT_FIRST_END, AttemptState
-from rota.model.retry import EndCause
+from rota.model.recovery import EndCause
 from rota.testing.builders import job_spec
 from rota.testing.records import placed, reported
 

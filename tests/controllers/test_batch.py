@@ -8,7 +8,7 @@ from rota.model.job import JobCluster, JobIntent, JobStatus, Recovery, Unschedul
 from rota.model.lifecycle import JobState, TaskState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.plan import NO_CHANGE
-from rota.model.retry import Retry
+from rota.model.recovery import Retry
 from rota.model.task import TaskBlock
 from rota.testing.builders import at, job_spec
 from tests.controllers.one_node_stage import end, job, stage, state

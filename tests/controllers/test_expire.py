@@ -10,7 +10,7 @@ from rota.model.ids import JobId, Key
 from rota.model.job import JobSpec, JobStatus, JobTombstone, SubmitKey
 from rota.model.lifecycle import JobState
 from rota.model.limits import BLOCK_TASKS, EXPIRE_BATCH, EXPIRE_RECORDS, TOMBSTONE_MS
-from rota.model.plan import Instant, Plan, Record
+from rota.model.plan import Answer, Instant, Plan, Record
 
 HOUR_MS = 3_600_000
 RULES = JobRetention(age_ms=HOUR_MS, jobs=10)
@@ -28,7 +28,7 @@ def mirror_with(*ends: int | None, keep_seconds: float | None = None) -> Mirror:
     return mirror
 
 
-def apply(mirror: Mirror, plan: Plan) -> Plan:
+def apply(mirror: Mirror, plan: Plan[Answer]) -> Plan[Answer]:
     for record in plan.puts:
         mirror.apply(record)
     for key in plan.deletes:

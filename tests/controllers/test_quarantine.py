@@ -10,7 +10,7 @@ from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import BLAME_MS
-from rota.model.retry import EndCause
+from rota.model.recovery import EndCause
 from rota.model.task import TaskBlock
 from rota.testing.builders import at
 from rota.testing.records import placed

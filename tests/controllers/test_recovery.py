@@ -9,7 +9,8 @@ from rota.model.ids import JobId
 from rota.model.job import Recovery
 from rota.model.lifecycle import JobState
 from rota.model.limits import OFFER_GRACE_MS, TOLD_AGAIN_LAST_MS
-from rota.model.recovery import SubscriberPresence, WhenControllerAbsent
+from rota.model.recovery import WhenControllerAbsent
+from rota.model.subscriber import SubscriberPresence
 from rota.testing.builders import job_spec
 from rota.testing.stage import Stage, StageMachine
 from tests.controllers.one_node_stage import end, job, stage, state

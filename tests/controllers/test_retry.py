@@ -6,7 +6,7 @@ from rota.controllers.attempt_end import AttemptEnd, RetryOutcome
 from rota.controllers.retry import backoff_ms, decide_retry
 from rota.model.job import Recovery
 from rota.model.lifecycle import ATTEMPT_FIRST_END, NOT_STARTED, AttemptState, TaskEvent
-from rota.model.retry import EndCause, Failure, Retry
+from rota.model.recovery import EndCause, Failure, Retry
 from rota.model.shape import RunMode
 from rota.testing.builders import job_spec
 

@@ -1,4 +1,4 @@
-"""Each test of the driver runs over both stores there are."""
+"""Each test of the driver runs over both embedded stores."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An engine that runs for the length of a test, and the plainest things to ask of it."""
+"""An engine that runs for the length of a test, and simple commands for it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from rota.store import codec
 from rota.store.protocol import Store
 from rota.testing.records import job
 
-PATIENCE_SECONDS = 60.0  # whoever waits longer is forgotten; a busy machine is not
+PATIENCE_SECONDS = 60.0  # far beyond what a busy machine needs
 
 
 @asynccontextmanager
@@ -26,7 +26,7 @@ async def running(store: Store, *reconcilers: Reconciler) -> AsyncIterator[Engin
         driver.cancel()
 
 
-def submit(number: int) -> Command:
+def submit(number: int) -> Command[int]:
     plan = Plan(
         (job(number),),
         events=(EventRecord("job.submitted", "asked for", job=JobId(str(number))),),
@@ -47,6 +47,6 @@ async def jobs_on_disk(store: Store) -> list[str]:
 
 
 async def turns(count: int = 20) -> None:
-    """Let everything that can go on go on."""
+    """Let all other coroutines run."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A real store behind a gate: commits can be held back, and made to fail."""
+"""A real store behind a gate: commits can be delayed and made to fail."""
 
 import asyncio
 from collections.abc import Iterable
@@ -13,14 +13,14 @@ class GatedStore:
     def __init__(self, below: Store) -> None:
         self.gate = asyncio.Event()
         self.gate.set()
-        self.at_the_gate = asyncio.Event()  # a commit has come and is not through
+        self.at_the_gate = asyncio.Event()  # a commit waits at the gate
         self.fail_commits: list[Exception] = []  # one for each of the next commits
         self.fail_reads: list[RotaError] = []
         self.fail_forgetting: list[RotaError] = []
         self.was_read = asyncio.Event()
         self.commits: list[Batch] = []
-        self.room = True
-        self._asked_for_room = asyncio.Event()
+        self.has_free_space = True
+        self._space_checked = asyncio.Event()
         self._below = below
 
     async def acquire_epoch(self, above: int = 0) -> int:
@@ -54,14 +54,14 @@ class GatedStore:
         await self._below.load_snapshot(snapshot, events)
 
     async def has_space(self) -> bool:
-        self._asked_for_room.set()
-        return self.room
+        self._space_checked.set()
+        return self.has_free_space
 
-    async def asked_for_room(self) -> None:
-        """Twice: what was answered the first time has been heard by then."""
+    async def space_checked(self) -> None:
+        """Wait for two checks: after the second one the answer of the first has taken effect."""
         for _ in range(2):
-            self._asked_for_room.clear()
-            await self._asked_for_room.wait()
+            self._space_checked.clear()
+            await self._space_checked.wait()
 
     async def close(self) -> None:
         await self._below.close()

@@ -35,7 +35,7 @@ def reconciler(decide: Decide, *, name: str = "fake", wakes: type[Record] = JobS
 
 
 class Broken(Mirror):
-    """Cannot apply the status of one job."""
+    """A mirror that cannot apply the status of one job."""
 
     def __init__(self, job: str = "1") -> None:
         super().__init__()
@@ -54,29 +54,29 @@ class Driver:
         self.records: dict[str, bytes] = {}
         self.parking = Parking()
         self.rebuilds = 0
-        self.told: list[EventRecord] = []
+        self.events: list[EventRecord] = []
         self._reconcilers = reconcilers
         self._mirror = mirror
         self.loop = self._opened()
 
     def ask(
-        self, command: Command | Record, *, owner: str = "apiserver", may_split: bool = False
+        self, command: Command[object] | Record, *, owner: str = "apiserver", may_split: bool = False
     ) -> list[Any]:
-        """What the caller hears, in a list that is filled later."""
-        heard: list[Any] = []
+        """The answer or refusal, in a list that is filled later."""
+        answers: list[Any] = []
         made = command if callable(command) else lambda *_: Plan((command,))
-        self.loop.ask(Request(owner, made, heard.append, heard.append, may_split))
-        return heard
+        self.loop.ask(Request(owner, made, answers.append, answers.append, may_split))
+        return answers
 
     def run(self, ms: int = 0) -> Decided | None:
-        """One batch; after a rebuild another one."""
+        """Decide one batch; after a rebuild, another one."""
         decided = None
         try:
             decided = self.loop.decide(at(ms))
             if decided is not None:
                 self.records |= decided.encode(encoded)
                 decided.answer()
-                self.told += decided.events
+                self.events += decided.events
             return decided
         except Tainted as tainted:
             self.rebuilds += 1
@@ -113,7 +113,7 @@ def activate(view: View, key: str, now: Instant) -> Plan:
 
 
 def activate_all(view: View, key: str, now: Instant) -> Plan:
-    """Every job becomes active, in one plan: a key of the whole cluster."""
+    """Every job becomes active, in one plan of a cluster-wide key."""
     waiting = [name for name, entry in view.jobs.items() if entry.status is None]
     return Plan(tuple(JobStatus(name, JobState.ACTIVE) for name in waiting)) if waiting else NO_CHANGE
 
@@ -154,7 +154,7 @@ def test_nothing_of_a_plan_that_cannot_be_applied_is_committed() -> None:
     assert not driver.loop.mirror.jobs
 
 
-def test_a_key_whose_plan_cannot_be_applied_is_parked_and_the_others_go_on() -> None:
+def test_a_key_whose_plan_cannot_be_applied_is_parked_and_the_others_continue() -> None:
     driver = Driver(reconciler(activate), mirror=Broken)
     driver.records = stored(job(1))
     driver.loop = driver._opened()
@@ -167,7 +167,7 @@ def test_a_key_whose_plan_cannot_be_applied_is_parked_and_the_others_go_on() -> 
     assert list(driver.records) == ["job/1/spec", "job/2/spec", "job/2/status"]
 
 
-def test_of_a_plan_about_many_jobs_only_the_job_that_cannot_be_applied_is_left_out() -> None:
+def test_a_plan_about_many_jobs_loses_only_the_job_that_cannot_be_applied() -> None:
     driver = Driver(whole_cluster(activate_all), mirror=Broken)
     driver.records = stored(job(1), job(2), job(3))
     driver.loop = driver._opened()
@@ -178,7 +178,7 @@ def test_of_a_plan_about_many_jobs_only_the_job_that_cannot_be_applied_is_left_o
     assert "job/1/status" not in driver.records
 
 
-def test_a_submit_is_to_blame_for_what_cannot_be_applied_of_its_job_in_the_same_batch() -> None:
+def test_a_submit_is_blamed_for_records_of_its_job_that_cannot_be_applied_in_the_same_batch() -> None:
     driver = Driver(whole_cluster(activate_all), mirror=Broken)
     bad, good = driver.ask(job(1)), driver.ask(lambda *_: Plan((job(2),), answer="2"))
     driver.run()
@@ -189,32 +189,32 @@ def test_a_submit_is_to_blame_for_what_cannot_be_applied_of_its_job_in_the_same_
     assert is_active(driver, TWO)
 
 
-def test_a_report_about_many_jobs_is_taken_without_the_job_that_cannot_be_applied() -> None:
+def test_a_report_about_many_jobs_is_applied_without_the_job_that_cannot_be_applied() -> None:
     driver = Driver(mirror=Broken)
     driver.ask(job(1))
     driver.ask(job(2))
     driver.run()
     both = tuple(JobStatus(name, JobState.ACTIVE) for name in (ONE, TWO))
-    heard = driver.ask(lambda *_: Plan(both, answer="ok"), owner="controllers", may_split=True)
+    answers = driver.ask(lambda *_: Plan(both, answer="ok"), owner="controllers", may_split=True)
     driver.run()
 
-    assert heard == ["ok"]
+    assert answers == ["ok"]
     assert (driver.parked, is_active(driver, TWO)) == (["job/1"], True)
 
 
-def test_a_user_is_told_that_a_parked_job_cannot_be_changed() -> None:
+def test_a_change_of_a_parked_job_is_refused() -> None:
     driver = Driver(whole_cluster(activate_all), mirror=Broken)
     driver.records = stored(job(1))
     driver.loop = driver._opened()
     driver.run()
-    heard = driver.ask(JobIntent(ONE, cancel=True))
+    answers = driver.ask(JobIntent(ONE, cancel=True))
     driver.run()
 
-    assert [type(one) for one in heard] == [Conflict]
-    assert "job/1 cannot be changed now" in str(heard[0])
+    assert [type(answer) for answer in answers] == [Conflict]
+    assert "job/1 cannot be changed now" in str(answers[0])
 
 
-def test_after_its_pause_a_parked_job_is_tried_again_and_recovers() -> None:
+def test_a_parked_job_is_tried_again_after_its_backoff_and_recovers() -> None:
     driver = Driver(whole_cluster(activate_all), mirror=Broken)
     driver.records = stored(job(1))
     driver.loop = driver._opened()
@@ -229,12 +229,12 @@ def test_after_its_pause_a_parked_job_is_tried_again_and_recovers() -> None:
     driver.run(next_at + PARKED_FIRST_MS)
 
     assert (before, is_active(driver, ONE), driver.parked) == (False, True, [])
-    assert [event.kind for event in driver.told] == ["engine.parked", "engine.recovered"]
-    assert driver.told[0].job == ONE
+    assert [event.kind for event in driver.events] == ["engine.parked", "engine.recovered"]
+    assert driver.events[0].job == ONE
 
 
 def test_rebuilding_costs_at_most_its_share_of_the_time() -> None:
-    """Each rebuild takes 10 ms here, and for ever something is there that would cause the next one."""
+    """Each rebuild takes 10 ms here, and there is always something that would cause the next one."""
     driver = Driver(reconciler(activate), mirror=Broken)
     for ms in range(0, 60_000, 50):
         driver.ask(lambda *_: Plan((JobIntent(TWO),)))
@@ -272,23 +272,23 @@ def test_a_request_whose_event_cannot_be_encoded_is_refused() -> None:
 # ---- deciding
 
 
-def test_a_parked_key_is_tried_again_after_a_pause_that_doubles() -> None:
+def test_a_parked_key_is_tried_again_after_a_backoff_that_doubles() -> None:
     looks: list[int] = []
 
-    def stumble(view: View, key: str, now: Instant) -> Plan:
+    def fail(view: View, key: str, now: Instant) -> Plan:
         looks.append(now.ms)
         raise ZeroDivisionError
 
-    driver = Driver(reconciler(stumble))
+    driver = Driver(reconciler(fail))
     driver.loop.wake("fake", "k")
     for ms in range(0, 8 * PARKED_FIRST_MS, PARKED_FIRST_MS // 2):
         driver.run(ms)
 
     assert looks == [0, PARKED_FIRST_MS, 3 * PARKED_FIRST_MS, 7 * PARKED_FIRST_MS]
-    assert [event.kind for event in driver.told] == ["engine.parked"]
+    assert [event.kind for event in driver.events] == ["engine.parked"]
 
 
-def test_the_scheduler_goes_on_without_the_waiting_job_it_fails_on() -> None:
+def test_the_scheduler_continues_without_the_waiting_job_it_fails_on() -> None:
     def serve_all(view: View, key: str, now: Instant) -> Plan:
         waiting = [name for name, job in view.jobs.items() if job.spec.queue_rank in lines(view)]
         placed = []
@@ -297,7 +297,7 @@ def test_the_scheduler_goes_on_without_the_waiting_job_it_fails_on() -> None:
         return Plan(tuple(placed)) if placed else NO_CHANGE
 
     def lines(view: View) -> list[Any]:
-        return [turn for _, turns in view.pending_queues() for turn in turns]
+        return [rank for _, ranks in view.pending_queues() for rank in ranks]
 
     def serve(job: Any) -> JobStatus:
         if job.spec.id == ONE:
@@ -316,7 +316,7 @@ def test_the_scheduler_goes_on_without_the_waiting_job_it_fails_on() -> None:
     assert driver.parked == ["job/1"]
 
 
-def test_keys_that_cannot_be_told_from_a_record_are_looked_at_later() -> None:
+def test_all_keys_are_decided_later_if_waking_failed() -> None:
     looks: list[str] = []
     broken = True
 
@@ -370,8 +370,8 @@ def test_a_cascade_longer_than_a_batch_is_committed_in_parts() -> None:
     assert (driver.parked, driver.loop.idle) == ([], True)
 
 
-def test_keys_that_turn_without_end_are_parked_and_do_not_spin() -> None:
-    """Two keys wake each other for ever; a third one and requests are served meanwhile."""
+def test_keys_in_a_livelock_are_parked() -> None:
+    """Two keys wake each other without end; a third one and requests are served meanwhile."""
 
     def turn(view: View, key: str, now: Instant) -> Plan:
         return Plan((JobStatus(TWO if key == "1" else ONE, JobState.ACTIVE),))
@@ -382,11 +382,11 @@ def test_keys_that_turn_without_end_are_parked_and_do_not_spin() -> None:
     driver.loop.wake("fake", "1")
     batches = 0
     while not driver.loop.idle:
-        heard = driver.ask(lambda *_: Plan((JobIntent(JobId("3")),), answer="served"))
+        answers = driver.ask(lambda *_: Plan((JobIntent(JobId("3")),), answer="served"))
         driver.run()
         batches += 1
 
-        assert heard == ["served"]
+        assert answers == ["served"]
         assert batches < 10
     (parked,) = driver.parking.all()
     assert "NotQuiescent" in parked.error
@@ -407,7 +407,7 @@ BAD_JOBS = {
 
 
 @pytest.mark.parametrize("bad", BAD_JOBS.values(), ids=BAD_JOBS)
-def test_a_job_that_cannot_be_loaded_is_set_aside_and_the_rest_is_loaded(bad: dict[str, bytes]) -> None:
+def test_a_job_that_cannot_be_loaded_is_set_aside_and_the_others_are_loaded(bad: dict[str, bytes]) -> None:
     good = stored(job(2), JobStatus(TWO, JobState.ACTIVE), NodeSpec(NodeId("n"), "n"), Counters(jobs=2))
     loaded = load_mirror({**bad, **good}.items(), 0)
 
@@ -416,26 +416,26 @@ def test_a_job_that_cannot_be_loaded_is_set_aside_and_the_rest_is_loaded(bad: di
     assert loaded.mirror.counters.jobs == 2
 
 
-def test_many_jobs_that_cannot_be_loaded_are_found_in_one_go() -> None:
+def test_many_jobs_that_cannot_be_loaded_are_found_in_one_pass() -> None:
     bad = stored(*(JobStatus(JobId(str(number)), JobState.ACTIVE) for number in range(10, 60)))
     loaded = load_mirror({**bad, **stored(job(2))}.items(), 0)
 
     assert (list(loaded.mirror.jobs), len(loaded.aside)) == (["2"], 50)
 
 
-def test_without_the_record_of_numbers_nothing_is_loaded() -> None:
-    """With a fresh one the next job would get the number, and the records, of an old one."""
+def test_nothing_is_loaded_without_the_record_of_counters() -> None:
+    """With new counters the next job would get the number, and the records, of an old one."""
     (key,) = stored(Counters())
     with pytest.raises(Damaged, match=key):
         load_mirror({key: b"\xc1"}.items(), 0)
 
 
-def test_nothing_overwrites_what_was_set_aside() -> None:
+def test_records_set_aside_are_never_overwritten() -> None:
     loaded = load_mirror({"job/1/spec": b"\xc1"}.items(), 0)
     driver = Driver()
     driver.parking.loaded(loaded.aside, at(0))
-    heard: list[RotaError] = driver.ask(job(1))
+    answers: list[RotaError] = driver.ask(job(1))
     driver.run()
 
-    assert [type(one) for one in heard] == [Conflict]
+    assert [type(answer) for answer in answers] == [Conflict]
     assert driver.records == {}

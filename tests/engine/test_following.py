@@ -1,4 +1,4 @@
-"""An engine that stands by hears of commits, decides nothing, and leads without reading anew."""
+"""A standby applies commits, decides nothing, and leads without reading everything again."""
 
 import asyncio
 from pathlib import Path
@@ -24,7 +24,7 @@ ROW = codec.encode_events(77, (EventRecord("job.submitted", "asked for", job=Job
 
 
 class OneRead(MemoryStore):
-    """Counts how often everything is read."""
+    """A store that counts full reads."""
 
     reads = 0
 
@@ -55,22 +55,22 @@ def change(
     )
 
 
-async def test_it_knows_what_it_hears_and_tells_listeners(engine: Engine) -> None:
-    heard: list[Committed] = []
-    engine.listen(heard.append)
+async def test_a_standby_applies_commits_and_runs_commit_hooks(engine: Engine) -> None:
+    commits: list[Committed] = []
+    engine.on_commit(commits.append)
     engine.replay(change(1, job(1), events=ROW))
     engine.replay(CommitChange(2, 2000, [], ["job/1/spec"], None))
 
     assert (await engine.read(jobs), engine.revision) == ([], 2)
-    assert [(one.revision, [event.kind for event in one.events]) for one in heard] == [
+    assert [(commit.revision, [event.kind for event in commit.events]) for commit in commits] == [
         (1, ["job.submitted"]),
         (2, []),
     ]
-    assert (heard[0].wall_ms, list(heard[1].decided.deletes)) == (77, ["job/1/spec"])
+    assert (commits[0].wall_ms, list(commits[1].decided.deletes)) == (77, ["job/1/spec"])
     assert engine.now_ms() >= 2000
 
 
-async def test_it_decides_nothing(engine: Engine) -> None:
+async def test_a_standby_decides_nothing(engine: Engine) -> None:
     engine.replay(change(1, job(1)))
 
     with pytest.raises(Unavailable, match="stands by"):
@@ -79,7 +79,7 @@ async def test_it_decides_nothing(engine: Engine) -> None:
         await engine.check()
 
 
-async def test_a_record_of_a_newer_leader_is_set_aside_and_the_rest_is_heard(engine: Engine) -> None:
+async def test_a_record_of_a_newer_leader_is_set_aside_and_the_others_are_applied(engine: Engine) -> None:
     newer = ("telepathy/1", b"")
     engine.replay(CommitChange(1, 2000, [newer, ("job/1/spec", codec.encode(job(1)))], [], None))
     engine.replay(CommitChange(2, 2000, [newer], [], None))
@@ -98,8 +98,8 @@ async def test_a_standby_sets_aside_a_job_whose_next_record_it_cannot_read(engin
     assert [parked.key for parked in engine.parking.all()] == ["job/1"]
 
 
-async def test_a_change_that_cannot_be_applied_costs_a_standby_its_job(engine: Engine) -> None:
-    """Whoever follows the leader reads everything again after Damaged, and then the rest is there."""
+async def test_a_standby_sets_aside_a_job_whose_commit_cannot_be_applied(engine: Engine) -> None:
+    """After Damaged the follower reads everything again, and then all other records are there."""
     orphan = change(1, JobStatus(JobId("1"), JobState.ACTIVE))
     with pytest.raises(Damaged, match="commit 1 could not be applied"):
         engine.replay(orphan)
@@ -110,7 +110,7 @@ async def test_a_change_that_cannot_be_applied_costs_a_standby_its_job(engine: E
     assert [parked.key for parked in engine.parking.all()] == ["job/1"]
 
 
-async def test_what_a_standby_has_set_aside_is_read_again_when_it_leads(engine: Engine) -> None:
+async def test_records_set_aside_by_a_standby_are_read_again_when_it_leads(engine: Engine) -> None:
     async def caught_up() -> bool:
         return True
 
@@ -124,7 +124,7 @@ async def test_what_a_standby_has_set_aside_is_read_again_when_it_leads(engine: 
 
 
 @pytest.mark.parametrize("is_all", [True, False])
-async def test_it_reads_anew_only_if_it_has_not_heard_all(engine: Engine, is_all: bool) -> None:
+async def test_a_new_leader_reloads_only_if_it_missed_a_commit(engine: Engine, is_all: bool) -> None:
     async def caught_up() -> bool:
         return is_all
 
@@ -136,7 +136,7 @@ async def test_it_reads_anew_only_if_it_has_not_heard_all(engine: Engine, is_all
     assert engine.healthy
 
 
-async def test_it_looks_at_everything_when_it_leads_and_holds_no_silence_against_nodes(
+async def test_a_new_leader_wakes_every_key_and_restarts_liveness_clocks(
     engine: Engine,
 ) -> None:
     async def caught_up() -> bool:

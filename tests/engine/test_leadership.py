@@ -1,4 +1,4 @@
-"""When a leader renews its lease, and when it no longer believes in itself."""
+"""When a leader renews its lease, and when it steps down."""
 
 import pytest
 from hypothesis import given
@@ -22,14 +22,14 @@ TENURE = LeaseTiming(10_000)
         (0, 0, 3_600_000, LeaseStep(LeaseAction.STEP_DOWN, 0)),
     ],
 )
-def test_it_is_renewed_early_tried_again_soon_and_given_up_in_time(
+def test_a_lease_is_renewed_early_retried_soon_and_given_up_in_time(
     renewed_at_ms: int, tried_at_ms: int, now_ms: int, expected: LeaseStep
 ) -> None:
     assert next_step(TENURE, renewed_at_ms, tried_at_ms, now_ms) == expected
 
 
 @given(st.integers(2, 300), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
-def test_whoever_is_to_step_down_does_not_surely_lead(
+def test_a_leader_that_must_step_down_has_no_valid_lease(
     ttl_seconds: int, renewed_at_ms: int, tried_later_ms: int, later_ms: int
 ) -> None:
     tenure = LeaseTiming(ttl_seconds * 1000)

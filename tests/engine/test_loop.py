@@ -1,4 +1,4 @@
-"""Loop: decides to rest over its own writes, and one bad decision harms its own key only."""
+"""Loop: decides to quiescence over its own writes, and a bad decision affects its own key only."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -35,14 +35,14 @@ def reconciler(
     owner: str = "controllers",
     keys: Iterable[str] = (),
 ) -> Reconciler:
-    """Looks at the key of each record of that kind."""
+    """A reconciler that decides the key of each record of a type."""
     return Reconciler(name, owner, {wakes: lambda record: [record.key]}, decide, lambda _: keys)
 
 
 class Asker:
-    """Somebody who waits for the answer to a command."""
+    """A caller that waits for the answer to a command."""
 
-    def __init__(self, command: Command, owner: str = "apiserver") -> None:
+    def __init__(self, command: Command[object], owner: str = "apiserver") -> None:
         self.request = Request(owner, command, lambda _: None, lambda _: None)
 
     def refusal(self, decided: Decided) -> RotaError | None:
@@ -52,17 +52,17 @@ class Asker:
         return [outcome.answer for outcome in decided.outcomes if outcome.request is self.request]
 
 
-def ask(loop: Loop, command: Command, owner: str = "apiserver") -> Asker:
+def ask(loop: Loop, command: Command[object], owner: str = "apiserver") -> Asker:
     asker = Asker(command, owner)
     loop.ask(asker.request)
     return asker
 
 
-def always(plan: Plan) -> Command:
+def always(plan: Plan) -> Command[object]:
     return lambda _view, _now: plan
 
 
-def put(*records: Record, **plan: Any) -> Command:
+def put(*records: Record, **plan: Any) -> Command[object]:
     return always(Plan(puts=records, **plan))
 
 
@@ -75,7 +75,7 @@ def decide(loop: Loop, ms: int = 0) -> Decided:
 # ---- deciding to rest
 
 
-def test_with_nothing_to_do_nothing_is_decided() -> None:
+def test_nothing_is_decided_without_work() -> None:
     loop = Loop(Mirror(), [])
 
     assert loop.idle
@@ -83,7 +83,7 @@ def test_with_nothing_to_do_nothing_is_decided() -> None:
 
 
 def test_a_request_and_what_follows_from_it_are_one_batch() -> None:
-    """Spec, cluster and status of a submit: each follows from the one before, none is on disk yet."""
+    """Spec, cluster and status of a submit: each follows from the one before, and none is durable yet."""
 
     def choose(view: View, key: str, now: Instant) -> Plan:
         return Plan(
@@ -118,7 +118,7 @@ def test_the_last_write_of_a_key_counts() -> None:
 
 
 @pytest.mark.parametrize("last", ["put", "delete"])
-def test_of_a_put_and_a_delete_the_last_counts(last: str) -> None:
+def test_the_last_of_a_put_and_a_delete_counts(last: str) -> None:
     record = Subscriber("s", 1, 0)
     plans = {"put": Plan((record,)), "delete": Plan(deletes=(record.key,))}
     order = [plans["delete"], plans["put"]] if last == "put" else [plans["put"], plans["delete"]]
@@ -134,7 +134,7 @@ def test_of_a_put_and_a_delete_the_last_counts(last: str) -> None:
     assert list(loop.mirror.subscribers) == (["s"] if last == "put" else [])
 
 
-def test_a_key_is_looked_at_again_when_its_time_has_come() -> None:
+def test_a_key_is_decided_again_at_its_wake_time() -> None:
     looks: list[int] = []
 
     def look(view: View, key: str, now: Instant) -> Plan:
@@ -151,7 +151,7 @@ def test_a_key_is_looked_at_again_when_its_time_has_come() -> None:
     assert (looks, loop.next_at()) == ([0, 100], None)
 
 
-def test_after_a_start_every_key_is_looked_at() -> None:
+def test_every_key_is_decided_after_a_start() -> None:
     looks: list[str] = []
 
     def look(view: View, key: str, now: Instant) -> Plan:
@@ -165,8 +165,8 @@ def test_after_a_start_every_key_is_looked_at() -> None:
     assert looks == ["a", "b"]
 
 
-def test_a_start_with_many_keys_comes_to_rest() -> None:
-    """The bound is against decisions that never rest, not against large clusters."""
+def test_a_start_with_many_keys_reaches_quiescence() -> None:
+    """The bound is against livelocks, not against large clusters."""
     looks: list[str] = []
 
     def look(view: View, key: str, now: Instant) -> Plan:
@@ -186,7 +186,7 @@ def test_a_start_with_many_keys_comes_to_rest() -> None:
 # ---- errors, by kind
 
 
-def test_a_refusal_goes_to_who_asked_and_nothing_is_written() -> None:
+def test_a_refusal_goes_to_the_caller_and_nothing_is_written() -> None:
     def refuse(view: View, now: Instant) -> Plan:
         raise Conflict("it has ended")
 
@@ -202,20 +202,20 @@ def test_a_refusal_goes_to_who_asked_and_nothing_is_written() -> None:
     assert not loop.parking.faults
 
 
-def test_a_refusal_is_not_told_when_what_it_rests_on_is_not_on_disk() -> None:
+def test_a_refusal_based_on_uncommitted_state_is_replaced_by_the_commit_error() -> None:
     def refuse(view: View, now: Instant) -> Plan:
         raise Conflict(f"there is {list(view.jobs)}")
 
     loop = Loop(Mirror(), [])
-    told: list[RotaError] = []
+    errors: list[RotaError] = []
     for command in (put(job(2)), refuse):
-        loop.ask(Request("apiserver", command, lambda _: None, told.append))
+        loop.ask(Request("apiserver", command, lambda _: None, errors.append))
     decide(loop).fail(Unavailable("the store cannot be written"))
 
-    assert [type(error) for error in told] == [Unavailable, Unavailable]
+    assert [type(error) for error in errors] == [Unavailable, Unavailable]
 
 
-def test_a_refusal_alone_is_told_when_a_commit_of_nothing_has_shown_that_it_is_not_outdated() -> None:
+def test_a_refusal_alone_is_answered_after_an_empty_fenced_commit() -> None:
     def refuse(view: View, now: Instant) -> Plan:
         raise NotFound("there is no such job")
 
@@ -227,13 +227,13 @@ def test_a_refusal_alone_is_told_when_a_commit_of_nothing_has_shown_that_it_is_n
     assert (decided.puts, decided.deletes, decided.events) == ({}, {}, ())
 
 
-def test_a_bug_parks_its_key_and_the_others_go_on() -> None:
-    def stumble(view: View, key: str, now: Instant) -> Plan:
+def test_a_bug_parks_its_key_and_the_others_continue() -> None:
+    def fail(view: View, key: str, now: Instant) -> Plan:
         if key == "job/1/spec":
             raise ZeroDivisionError
         return Plan((JobStatus(JobId("2"), JobState.ASSIGNED),))
 
-    loop = Loop(Mirror(), [reconciler(stumble)])
+    loop = Loop(Mirror(), [reconciler(fail)])
     ask(loop, put(job(1), job(2)))
     decided = decide(loop)
 
@@ -243,7 +243,7 @@ def test_a_bug_parks_its_key_and_the_others_go_on() -> None:
     ]
 
 
-def test_a_parked_key_is_looked_at_when_something_wakes_it_again() -> None:
+def test_a_parked_key_is_decided_when_it_is_woken_again() -> None:
     looks: list[str] = []
 
     def stumble_once(view: View, key: str, now: Instant) -> Plan:
@@ -263,16 +263,16 @@ def test_a_parked_key_is_looked_at_when_something_wakes_it_again() -> None:
     assert looks == ["k", "k"]
 
 
-def test_a_bug_in_a_request_is_told_to_who_asked_and_the_others_are_served() -> None:
-    def stumble(view: View, now: Instant) -> Plan:
+def test_a_bug_in_a_request_refuses_it_and_the_others_are_served() -> None:
+    def fail(view: View, now: Instant) -> Plan:
         raise ZeroDivisionError
 
     loop = Loop(Mirror(), [])
-    stumbled = ask(loop, stumble)
+    failed = ask(loop, fail)
     served = ask(loop, put(job(), answer="1"))
     decided = decide(loop)
 
-    assert isinstance(stumbled.refusal(decided), Bug)
+    assert isinstance(failed.refusal(decided), Bug)
     assert served.answers(decided) == ["1"]
     assert [type(fault.error) for fault in loop.parking.faults] == [ZeroDivisionError]
 
@@ -306,7 +306,7 @@ def test_a_reconciler_that_writes_records_of_another_component_is_parked() -> No
 
 
 @pytest.mark.parametrize(("gap_ms", "heard_at_ms"), [(STALL_MS, 0), (STALL_MS + 1, 1000 + STALL_MS + 1)])
-def test_a_stall_of_our_own_is_not_the_nodes_silence(gap_ms: int, heard_at_ms: int) -> None:
+def test_a_stall_of_the_server_does_not_count_as_silence_of_nodes(gap_ms: int, heard_at_ms: int) -> None:
     mirror = Mirror()
     mirror.apply(node("n1"))
     loop = Loop(mirror, [])
@@ -316,7 +316,7 @@ def test_a_stall_of_our_own_is_not_the_nodes_silence(gap_ms: int, heard_at_ms: i
     assert mirror.nodes[NodeId("n1")].last_seen_at_ms == heard_at_ms
 
 
-def test_the_first_tick_of_all_is_no_stall() -> None:
+def test_the_first_iteration_is_no_stall() -> None:
     mirror = Mirror()
     mirror.apply(node("n1"))
     Loop(mirror, []).decide(at(10 * STALL_MS))
@@ -325,10 +325,10 @@ def test_the_first_tick_of_all_is_no_stall() -> None:
 
 
 def test_a_stall_is_noticed_before_anything_is_decided() -> None:
-    heard: list[int] = []
+    last_seen: list[int] = []
 
     def look(view: View, key: str, now: Instant) -> Plan:
-        heard.append(view.nodes[NodeId("n1")].last_seen_at_ms)
+        last_seen.append(view.nodes[NodeId("n1")].last_seen_at_ms)
         return wake_at(now.ms + 1)
 
     mirror = Mirror()
@@ -338,4 +338,4 @@ def test_a_stall_is_noticed_before_anything_is_decided() -> None:
     loop.decide(at(0))
     loop.decide(at(60_000))
 
-    assert heard == [0, 60_000]
+    assert last_seen == [0, 60_000]

@@ -1,4 +1,4 @@
-"""Mirror: what follows from records and observations, in sentences."""
+"""Mirror: state derived from records, and observations."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def mirror() -> Mirror:
 # ---- jobs
 
 
-def test_a_job_without_records_of_tasks_is_all_pending(mirror: Mirror) -> None:
+def test_a_job_without_task_records_is_all_pending(mirror: Mirror) -> None:
     entry = mirror.jobs[JOB]
 
     assert (entry.task_counts.pending, entry.task_counts.live, entry.task_counts.ended) == (4, 0, 0)
@@ -49,7 +49,7 @@ def test_a_job_without_records_of_tasks_is_all_pending(mirror: Mirror) -> None:
     assert entry.ready(0, 2) == [0, 1]
 
 
-def test_the_lines_are_in_the_order_of_turns() -> None:
+def test_queues_are_in_the_order_of_ranks() -> None:
     wanted = {"cpu": 1000}
     jobs = [job(n, needs=wanted, priority=p) for n, p in ((1, 50), (2, 90), (3, 50), (10, 90))]
     other = job(4, needs={"cpu": 2000})
@@ -61,7 +61,7 @@ def test_the_lines_are_in_the_order_of_turns() -> None:
     }
 
 
-def test_a_job_stands_in_line_while_something_of_it_is_pending(mirror: Mirror) -> None:
+def test_a_job_is_queued_while_a_task_of_it_is_pending(mirror: Mirror) -> None:
     mirror.apply(placed(NEW, range(4), "n1"))
     all_placed = list(mirror.pending_queues())
     mirror.apply(reported(SILENT, [2], AttemptState.REFUSED))
@@ -73,13 +73,13 @@ def test_a_job_stands_in_line_while_something_of_it_is_pending(mirror: Mirror) -
     assert mirror.jobs[JOB].ready(0, 10) == [2]
 
 
-def test_a_job_that_is_canceled_leaves_the_line(mirror: Mirror) -> None:
+def test_a_canceled_job_leaves_the_queue(mirror: Mirror) -> None:
     mirror.apply(JobStatus(JOB, JobState.CANCELING))
 
     assert list(mirror.pending_queues()) == []
 
 
-def test_a_retry_is_ready_when_its_pause_is_over(mirror: Mirror) -> None:
+def test_a_retry_is_ready_when_its_backoff_is_over(mirror: Mirror) -> None:
     mirror.apply(placed(NEW, range(4), "n1"))
     mirror.apply(reported(SILENT, [1, 3], AttemptState.FAILED))
     mirror.apply(decided(decided(UNDECIDED, [1], wanted=1, not_before=700), [3], wanted=1, not_before=500))
@@ -100,7 +100,7 @@ def test_the_second_block_of_a_job_has_indices_of_its_own() -> None:
     assert max(mirror.nodes[N1].assigned) == (JOB, BLOCK_TASKS)
 
 
-def test_jobs_without_an_end_are_counted(mirror: Mirror) -> None:
+def test_unfinished_jobs_are_counted(mirror: Mirror) -> None:
     counts = [mirror.unfinished]
     for record in (job(2), JobStatus(JOB, JobState.SUCCEEDED), JobStatus(JOB, JobState.SUCCEEDED)):
         mirror.apply(record)
@@ -111,7 +111,7 @@ def test_jobs_without_an_end_are_counted(mirror: Mirror) -> None:
     assert mirror.unfinished == 1
 
 
-def test_run_times_of_what_ended_are_learned(mirror: Mirror) -> None:
+def test_run_times_of_ended_attempts_are_averaged(mirror: Mirror) -> None:
     mirror.apply(placed(NEW, range(4), "n1"))
     before = mirror.jobs[JOB].run_us
     first = reported(SILENT, [0, 1], AttemptState.SUCCEEDED, ran_us=1000)
@@ -122,10 +122,10 @@ def test_run_times_of_what_ended_are_learned(mirror: Mirror) -> None:
     assert (before, learned, mirror.jobs[JOB].run_us) == (None, 1000, 1000)
 
 
-# ---- nodes and their room
+# ---- nodes and their resources
 
 
-def test_what_is_placed_is_reserved_until_it_has_ended(mirror: Mirror) -> None:
+def test_resources_of_an_attempt_are_reserved_until_it_has_ended(mirror: Mirror) -> None:
     mirror.apply(placed(placed(NEW, [0, 1], "n1"), [2], "n2"))
     offered = (reserved(mirror, N1), reserved(mirror, N2))
     mirror.apply(reported(SILENT, [0], AttemptState.SUCCEEDED))
@@ -136,7 +136,7 @@ def test_what_is_placed_is_reserved_until_it_has_ended(mirror: Mirror) -> None:
     assert mirror.nodes[N2].assigned == {(JOB, 2): 1}
 
 
-def test_room_that_is_given_back_is_counted_as_grown(mirror: Mirror) -> None:
+def test_released_resources_raise_the_capacity_version(mirror: Mirror) -> None:
     grown = [mirror.node_table.capacity_version]
     for record in (placed(NEW, [0], "n1"), reported(SILENT, [0], AttemptState.SUCCEEDED)):
         mirror.apply(record)
@@ -145,7 +145,7 @@ def test_room_that_is_given_back_is_counted_as_grown(mirror: Mirror) -> None:
     assert grown[0] == grown[1] < grown[2]
 
 
-def test_lookahead_reserves_nothing_until_it_is_taken(mirror: Mirror) -> None:
+def test_lookahead_reserves_nothing_until_it_is_accepted(mirror: Mirror) -> None:
     mirror.apply(placed(NEW, [0, 1], "n1", flags=LOOKAHEAD))
     waiting = (reserved(mirror, N1), int(mirror.node_table.queued[0]))
     mirror.apply(reported(SILENT, [0], AttemptState.ACCEPTED))
@@ -166,8 +166,8 @@ def test_a_task_placed_again_is_held_by_its_new_node_only(mirror: Mirror) -> Non
     assert (reserved(mirror, N1), reserved(mirror, N2)) == (0, 1000)
 
 
-def test_everything_can_be_read_again_after_a_node_lost_a_resource() -> None:
-    """What it held of it is still reserved: the attempt has not ended."""
+def test_the_mirror_can_be_reloaded_after_a_node_lost_a_resource() -> None:
+    """The resource stays reserved, because the attempt has not ended."""
     mirror = mirror_of(
         node("n1", capacity={"cpu": 4000}), job(count=4, needs={"gpu": 1}), placed(NEW, [0, 1], "n1")
     )
@@ -187,7 +187,7 @@ def test_everything_can_be_read_again_after_a_node_lost_a_resource() -> None:
         (Connection.UP, NodeState.READY, Eligibility.DRAINING, False),
     ],
 )
-def test_a_node_is_open_when_it_is_wished_ready_and_connected(
+def test_a_node_is_open_when_it_is_eligible_ready_and_connected(
     link: Connection, state: NodeState, wish: Eligibility, is_open: bool
 ) -> None:
     mirror = mirror_of(node("n1", state=state), NodeIntent(N1, wish))
@@ -207,7 +207,7 @@ def test_a_node_cannot_give_itself_the_labels_of_its_join_record() -> None:
     assert mirror.node_table.labels[0] == {"arch": "arm", **granted, **marked}
 
 
-def test_a_node_that_was_deleted_takes_no_more_work(mirror: Mirror) -> None:
+def test_a_deleted_node_takes_no_more_tasks(mirror: Mirror) -> None:
     mirror.connect(N1, Connection.UP)
     was_open = bool(mirror.node_table.open[0])
     mirror.forget(node("n1").key)
@@ -217,7 +217,7 @@ def test_a_node_that_was_deleted_takes_no_more_work(mirror: Mirror) -> None:
     assert not mirror.node_table.open[0]
 
 
-def test_a_refusal_counts_for_a_while_for_its_line_and_node(mirror: Mirror) -> None:
+def test_a_refusal_counts_for_a_while_for_its_queue_and_node(mirror: Mirror) -> None:
     errand = mirror.jobs[JOB].spec.refusal_key
     mirror.now_ms = 1000
     mirror.apply(placed(NEW, [0], "n1"))
@@ -228,7 +228,7 @@ def test_a_refusal_counts_for_a_while_for_its_line_and_node(mirror: Mirror) -> N
 
 
 @pytest.mark.parametrize("change", [{"boot_id": "boot-2"}, {"capacity": {"cpu": 9000}}])
-def test_a_node_that_changed_may_be_asked_again(mirror: Mirror, change: dict[str, Any]) -> None:
+def test_a_node_that_changed_may_be_offered_tasks_again(mirror: Mirror, change: dict[str, Any]) -> None:
     mirror.apply(placed(NEW, [0], "n1"))
     mirror.apply(reported(SILENT, [0], AttemptState.REFUSED))
     refused = dict(mirror.refused_by(mirror.jobs[JOB].spec.refusal_key))
@@ -240,7 +240,7 @@ def test_a_node_that_changed_may_be_asked_again(mirror: Mirror, change: dict[str
     assert mirror.refused_by(mirror.jobs[JOB].spec.refusal_key) == {}
 
 
-def test_after_reading_again_a_refusal_is_not_laid_on_the_node_that_came_next(mirror: Mirror) -> None:
+def test_after_a_reload_a_refusal_is_not_attributed_to_the_next_node(mirror: Mirror) -> None:
     first = placed(NEW, [0], "n1")
     again = mirror_of(
         node("n1"),
@@ -253,10 +253,10 @@ def test_after_reading_again_a_refusal_is_not_laid_on_the_node_that_came_next(mi
     assert N2 not in again.refused_by(mirror.jobs[JOB].spec.refusal_key)
 
 
-# ---- who must be told
+# ---- touched nodes
 
 
-def test_a_node_is_touched_when_its_assignment_changes(mirror: Mirror) -> None:
+def test_a_node_is_touched_when_its_orders_may_have_changed(mirror: Mirror) -> None:
     mirror.touched.clear()
     mirror.apply(placed(NEW, [0], "n2"))
     by_placing = list(mirror.touched)
@@ -266,7 +266,7 @@ def test_a_node_is_touched_when_its_assignment_changes(mirror: Mirror) -> None:
     assert by_placing == list(mirror.touched) == [N2]
 
 
-def test_who_is_deleted_is_not_to_be_told_of_a_job_it_had_a_task_of(mirror: Mirror) -> None:
+def test_a_deleted_node_is_not_touched_by_a_job_it_had_a_task_of(mirror: Mirror) -> None:
     mirror.apply(placed(NEW, [0], "n2"))
     mirror.apply(reported(SILENT, [0], AttemptState.LOST))
     mirror.forget(Key("node/n2/spec"))
@@ -279,7 +279,7 @@ def test_who_is_deleted_is_not_to_be_told_of_a_job_it_had_a_task_of(mirror: Mirr
 # ---- observations
 
 
-def test_a_node_counts_as_heard_when_it_is_first_known() -> None:
+def test_a_node_counts_as_seen_when_it_is_first_known() -> None:
     mirror = Mirror()
     mirror.now_ms = 500
     mirror.apply(node("n1"))
@@ -287,7 +287,7 @@ def test_a_node_counts_as_heard_when_it_is_first_known() -> None:
     assert mirror.nodes[N1].last_seen_at_ms == 500
 
 
-def test_what_was_observed_is_taken_over_after_reading_again(mirror: Mirror) -> None:
+def test_observations_are_inherited_after_a_reload(mirror: Mirror) -> None:
     mirror.now_ms = 900
     mirror.connect(N1, Connection.UP)
     mirror.mark_seen(N1)
@@ -304,7 +304,7 @@ def test_what_was_observed_is_taken_over_after_reading_again(mirror: Mirror) -> 
 # ---- the rest
 
 
-def test_submit_keys_and_counters_are_kept() -> None:
+def test_submit_keys_and_counters_are_stored() -> None:
     key = SubmitKey("films", "monday", JOB, "digest")
     mirror = mirror_of(key, Counters(7, 3))
     found = mirror.submitted("films", "monday")
@@ -315,11 +315,11 @@ def test_submit_keys_and_counters_are_kept() -> None:
 
 
 def reserved(mirror: Mirror, node: NodeId) -> int:
-    room = mirror.node_table
-    return int(room.reserved[room.rows["cpu"], room.slot[node]])
+    table = mirror.node_table
+    return int(table.reserved[table.rows["cpu"], table.slot[node]])
 
 
-def test_a_node_that_was_deleted_refuses_nothing_any_more() -> None:
+def test_refusals_of_a_deleted_node_do_not_count() -> None:
     mirror, node, errand = Mirror(), NodeId("n1"), job_spec(1).refusal_key
     mirror.apply(NodeSpec(node, "n1"))
     mirror.refusals.record(errand, node, "no such directory", 0)

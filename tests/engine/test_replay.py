@@ -1,4 +1,4 @@
-"""A standby hears the last values of a commit only, and comes to what reading everything would give."""
+"""A standby sees only the last values of a commit, and reaches the state that a full load would give."""
 
 from rota.engine.state.mirror import Mirror
 from rota.engine.state.replay import replay_commit
@@ -22,22 +22,22 @@ BEGUN: tuple[Record, ...] = (
 
 
 def reserved(mirror: Mirror) -> dict[str, int]:
-    room = mirror.node_table
-    return {name: int(room.reserved[room.rows["cpu"], slot]) for name, slot in room.slot.items()}
+    table = mirror.node_table
+    return {name: int(table.reserved[table.rows["cpu"], slot]) for name, slot in table.slot.items()}
 
 
-def heard(*commits: tuple[tuple[Record, ...], tuple[str, ...]]) -> Mirror:
+def replayed(*commits: tuple[tuple[Record, ...], tuple[str, ...]]) -> Mirror:
     mirror = Mirror()
     for puts, deletes in commits:
         replay_commit(mirror, puts, map(Key, deletes))
     return mirror
 
 
-def test_an_attempt_that_ended_and_began_elsewhere_in_one_commit_holds_room_there_only() -> None:
+def test_an_attempt_that_ended_and_started_elsewhere_in_one_commit_holds_resources_there_only() -> None:
     ended = reported(StatusBlock.new(SPEC.id, 0, 2), [0], AttemptState.FAILED)
     again = decided(TaskBlock.new(SPEC.id, 0, 2), [0], wanted=1)
     moved = placed(placed(ATTEMPTS, [0, 1], "n1"), [0], "n2", tries=1)
-    mirror = heard((BEGUN, ()), ((again, moved, ended), ()))
+    mirror = replayed((BEGUN, ()), ((again, moved, ended), ()))
 
     assert reserved(mirror) == {"n1": 1000, "n2": 1000}
     assert [dict(entry.assigned) for entry in mirror.nodes.values()] == [
@@ -46,8 +46,8 @@ def test_an_attempt_that_ended_and_began_elsewhere_in_one_commit_holds_room_ther
     ]
 
 
-def test_a_job_that_is_gone_by_the_next_word_of_it_leaves_nothing_behind() -> None:
-    mirror = heard((BEGUN, ()), ((), (f"attempt/{SPEC.id}/0", f"job/{SPEC.id}/spec")))
+def test_a_job_deleted_in_the_next_commit_leaves_nothing_behind() -> None:
+    mirror = replayed((BEGUN, ()), ((), (f"attempt/{SPEC.id}/0", f"job/{SPEC.id}/spec")))
 
     assert reserved(mirror) == {"n1": 0, "n2": 0}
     assert (list(mirror.pending_queues()), mirror.unfinished, mirror.jobs) == ([], 0, {})
@@ -55,6 +55,6 @@ def test_a_job_that_is_gone_by_the_next_word_of_it_leaves_nothing_behind() -> No
 
 def test_a_job_may_be_updated_and_its_attempts_end_in_one_commit() -> None:
     ended = reported(StatusBlock.new(SPEC.id, 0, 2), [0], AttemptState.SUCCEEDED)
-    mirror = heard((BEGUN, ()), ((job(1, count=2, needs={"cpu": 500}, version=2), ended), ()))
+    mirror = replayed((BEGUN, ()), ((job(1, count=2, needs={"cpu": 500}, version=2), ended), ()))
 
     assert reserved(mirror) == {"n1": 500, "n2": 0}

@@ -1,4 +1,4 @@
-"""The driver: persist, then speak."""
+"""The driver: persist, then answer and publish."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -52,8 +52,8 @@ async def test_a_fenced_answer_comes_after_a_commit_of_nothing(store: GatedStore
         assert engine.revision == 1
 
 
-async def test_whoever_waits_when_it_ends_is_told_that_it_did(store: GatedStore) -> None:
-    """What is under way, what came after it, and what comes later: none of them hangs."""
+async def test_callers_that_wait_when_the_engine_ends_are_refused(store: GatedStore) -> None:
+    """The request under way, the one behind it and a later one: none of them hangs."""
     async with asyncio.TaskGroup() as group:
         async with running(store) as engine:
             store.gate.clear()
@@ -76,7 +76,7 @@ async def refused(asked: Coroutine[Any, Any, object]) -> bool:
     return False
 
 
-async def test_a_read_waits_for_the_commit_that_is_under_way(store: GatedStore) -> None:
+async def test_a_read_waits_for_the_commit_under_way(store: GatedStore) -> None:
     async with running(store) as engine, asyncio.TaskGroup() as group:
         store.gate.clear()
         group.create_task(engine.ask("apiserver", submit(1)))
@@ -90,7 +90,7 @@ async def test_a_read_waits_for_the_commit_that_is_under_way(store: GatedStore) 
         assert not early
 
 
-async def test_a_read_beside_no_commit_is_answered_at_once(store: GatedStore) -> None:
+async def test_a_read_without_a_commit_under_way_is_answered_immediately(store: GatedStore) -> None:
     async with running(store) as engine:
         await engine.ask("apiserver", submit(1))
 
@@ -98,7 +98,7 @@ async def test_a_read_beside_no_commit_is_answered_at_once(store: GatedStore) ->
 
 
 @pytest.mark.parametrize("committing", [False, True])
-async def test_a_look_that_fails_harms_who_looked_only(store: GatedStore, committing: bool) -> None:
+async def test_a_read_that_raises_affects_its_caller_only(store: GatedStore, committing: bool) -> None:
     def look(mirror: object) -> None:
         raise NotFound("no job 7")
 
@@ -115,7 +115,7 @@ async def test_a_look_that_fails_harms_who_looked_only(store: GatedStore, commit
         assert await engine.ask("apiserver", submit(2)) == 2
 
 
-async def test_what_comes_while_a_commit_is_under_way_is_one_commit(store: GatedStore) -> None:
+async def test_requests_during_a_commit_are_one_next_commit(store: GatedStore) -> None:
     async with running(store) as engine:
         async with asyncio.TaskGroup() as group:
             store.gate.clear()
@@ -131,7 +131,7 @@ async def test_what_comes_while_a_commit_is_under_way_is_one_commit(store: Gated
 
 
 @pytest.mark.parametrize(("refusal", "commits"), [(Conflict, 1), (NotFound, 1), (QueueFull, 0)])
-async def test_a_refusal_reaches_who_asked_after_a_commit_of_nothing_if_it_rests_on_records(
+async def test_a_refusal_based_on_records_is_answered_after_an_empty_commit(
     store: GatedStore, refusal: type[Rejected], commits: int
 ) -> None:
     def refuse(view: View, now: Instant) -> Plan:
@@ -145,18 +145,18 @@ async def test_a_refusal_reaches_who_asked_after_a_commit_of_nothing_if_it_rests
         assert engine.revision == commits
 
 
-async def test_a_request_that_stumbles_leaves_the_engine_running(store: GatedStore) -> None:
-    def stumble(view: View, now: Instant) -> Plan:
+async def test_a_request_that_raises_leaves_the_engine_running(store: GatedStore) -> None:
+    def fail(view: View, now: Instant) -> Plan:
         raise ZeroDivisionError
 
     async with running(store) as engine:
         with pytest.raises(Bug):
-            await engine.ask("apiserver", stumble)
+            await engine.ask("apiserver", fail)
 
         assert await engine.ask("apiserver", submit(1)) == 1
 
 
-async def test_who_asked_and_went_away_does_no_harm(store: GatedStore) -> None:
+async def test_a_canceled_caller_does_no_harm(store: GatedStore) -> None:
     async with running(store) as engine:
         async with asyncio.TaskGroup() as group:
             store.gate.clear()
@@ -169,20 +169,20 @@ async def test_who_asked_and_went_away_does_no_harm(store: GatedStore) -> None:
         assert await jobs_on_disk(store) == ["1", "2"]
 
 
-async def test_listeners_hear_of_each_commit_in_order_when_it_is_on_disk(store: GatedStore) -> None:
-    heard: list[tuple[int, list[str], list[str]]] = []
+async def test_commit_hooks_run_for_each_commit_in_order_when_it_is_durable(store: GatedStore) -> None:
+    published: list[tuple[int, list[str], list[str]]] = []
 
     def listen(committed: Committed) -> None:
         kinds = [event.kind for event in committed.events]
-        heard.append((committed.revision, jobs(engine.mirror), kinds))
+        published.append((committed.revision, jobs(engine.mirror), kinds))
 
     async with running(store) as engine:
-        engine.listen(listen)
+        engine.on_commit(listen)
         await engine.ask("apiserver", submit(1))
         await engine.ask("apiserver", lambda _view, _now: NO_CHANGE)
         await engine.ask("apiserver", submit(2))
 
-    assert heard == [(1, ["1"], ["job.submitted"]), (2, ["1", "2"], ["job.submitted"])]
+    assert published == [(1, ["1"], ["job.submitted"]), (2, ["1", "2"], ["job.submitted"])]
 
 
 async def test_events_are_in_the_row_of_their_commit(store: GatedStore) -> None:
@@ -196,7 +196,7 @@ async def test_events_are_in_the_row_of_their_commit(store: GatedStore) -> None:
     assert [codec.decode_events(row.row)[1][0].job for row in rows] == ["1", "3"]
 
 
-async def test_what_follows_from_a_request_is_in_its_commit(store: GatedStore) -> None:
+async def test_consequences_of_a_request_are_in_its_commit(store: GatedStore) -> None:
     async with running(store, assigning()) as engine:
         await engine.ask("apiserver", submit(1))
 
@@ -205,7 +205,7 @@ async def test_what_follows_from_a_request_is_in_its_commit(store: GatedStore) -
         ]
 
 
-async def test_a_key_is_looked_at_again_when_its_time_has_come(store: GatedStore) -> None:
+async def test_a_key_is_decided_again_at_its_wake_time(store: GatedStore) -> None:
     looks: list[int] = []
     again = asyncio.Event()
 
@@ -222,10 +222,10 @@ async def test_a_key_is_looked_at_again_when_its_time_has_come(store: GatedStore
     assert looks[1] - looks[0] >= 50
 
 
-async def test_a_large_cluster_is_looked_at_without_a_rest(
+async def test_a_large_cluster_is_decided_without_waiting_in_between(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "TICK_MS", 3_600_000)  # who rests in between wakes up too late
+    monkeypatch.setattr(run, "TICK_MS", 3_600_000)  # an engine that waited in between would be too late
     looks: list[str] = []
     last = str(3 * BATCH_KEYS_MAX)
     done = asyncio.Event()
@@ -245,7 +245,7 @@ async def test_a_large_cluster_is_looked_at_without_a_rest(
     assert len(looks) == 3 * BATCH_KEYS_MAX + 1
 
 
-async def test_an_observation_wakes_what_it_concerns(store: GatedStore) -> None:
+async def test_an_observation_wakes_its_keys(store: GatedStore) -> None:
     looked = asyncio.Event()
 
     def look(view: View, key: str, now: Instant) -> Plan:
@@ -261,7 +261,7 @@ async def test_an_observation_wakes_what_it_concerns(store: GatedStore) -> None:
     assert store.commits == []
 
 
-async def test_after_a_restart_everything_is_read_and_looked_at(tmp_path: Path) -> None:
+async def test_after_a_restart_everything_is_read_and_every_key_decided(tmp_path: Path) -> None:
     looks: list[str] = []
 
     def look(view: View, key: str, now: Instant) -> Plan:
@@ -290,7 +290,7 @@ async def test_after_a_restart_everything_is_read_and_looked_at(tmp_path: Path) 
     assert after[1] >= kept
 
 
-async def test_cluster_time_goes_on_from_the_last_commit(store: GatedStore) -> None:
+async def test_cluster_time_continues_from_the_last_commit(store: GatedStore) -> None:
     async with running(store) as engine:
         await engine.ask("apiserver", submit(1))
         first = store.commits[0].time_ms
@@ -311,7 +311,7 @@ async def refusal(engine: Engine, look: object) -> Exception | None:
 
 
 def assigning() -> Reconciler:
-    """Gives every new job its cluster."""
+    """A reconciler that assigns every new job to a cluster."""
 
     def assign(view: View, key: str, now: Instant) -> Plan:
         return Plan((JobCluster(JobId(key), "default"),))

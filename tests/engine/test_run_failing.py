@@ -1,4 +1,4 @@
-"""The driver over a store that fails: what is not on disk is not true, and nobody waits for ever."""
+"""The driver over a failing store: uncommitted state is never visible, and no caller waits forever."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @WORLD
-async def test_a_commit_that_fails_refuses_who_asked(store: GatedStore, error: RotaError) -> None:
+async def test_a_failed_commit_refuses_its_callers(store: GatedStore, error: RotaError) -> None:
     async with running(store) as engine:
         store.fail_commits = [error]
         with pytest.raises(type(error)):
@@ -35,9 +35,7 @@ async def test_a_commit_that_fails_refuses_who_asked(store: GatedStore, error: R
 
 
 @WORLD
-async def test_after_a_failed_commit_the_mirror_is_what_is_on_disk(
-    store: GatedStore, error: RotaError
-) -> None:
+async def test_after_a_failed_commit_the_mirror_equals_the_disk(store: GatedStore, error: RotaError) -> None:
     async with running(store) as engine:
         await engine.ask("apiserver", submit(1))
         store.fail_commits = [error]
@@ -50,7 +48,7 @@ async def test_after_a_failed_commit_the_mirror_is_what_is_on_disk(
         assert engine.healthy
 
 
-async def test_a_read_never_shows_what_could_not_be_committed(store: GatedStore) -> None:
+async def test_a_read_never_shows_uncommitted_records(store: GatedStore) -> None:
     async with running(store) as engine:
         await engine.ask("apiserver", submit(1))
         store.fail_commits = [Unavailable("for a moment")]
@@ -60,7 +58,7 @@ async def test_a_read_never_shows_what_could_not_be_committed(store: GatedStore)
         assert await engine.read(jobs) == ["1"]
 
 
-async def test_a_read_that_waits_for_a_commit_is_answered_when_it_fails(store: GatedStore) -> None:
+async def test_a_read_deferred_by_a_commit_is_answered_when_the_commit_fails(store: GatedStore) -> None:
     async with running(store) as engine, asyncio.TaskGroup() as group:
         store.gate.clear()
         store.fail_commits = [Unavailable("for a moment")]
@@ -74,7 +72,7 @@ async def test_a_read_that_waits_for_a_commit_is_answered_when_it_fails(store: G
         assert await seen == []
 
 
-async def test_who_asks_while_a_commit_fails_is_answered(store: GatedStore) -> None:
+async def test_a_request_made_while_a_commit_fails_is_answered(store: GatedStore) -> None:
     async with running(store) as engine, asyncio.TaskGroup() as group:
         store.gate.clear()
         store.fail_commits = [Unavailable("for a moment")]
@@ -90,7 +88,7 @@ async def test_who_asks_while_a_commit_fails_is_answered(store: GatedStore) -> N
         assert await jobs_on_disk(store) == (["2"] if answers[1] is None else [])
 
 
-async def test_who_asks_before_everything_is_read_again_is_answered(store: GatedStore) -> None:
+async def test_a_request_made_before_the_reload_is_answered(store: GatedStore) -> None:
     async with running(store) as engine:
         store.fail_commits = [Unavailable("for a moment")]
         await refusal(engine, 1)
@@ -100,7 +98,7 @@ async def test_who_asks_before_everything_is_read_again_is_answered(store: Gated
         assert await jobs_on_disk(store) == (["2"] if second is None else [])
 
 
-async def test_a_store_that_cannot_be_read_is_tried_again(store: GatedStore) -> None:
+async def test_reading_the_store_is_retried(store: GatedStore) -> None:
     async with running(store) as engine:
         store.fail_commits = [Unavailable("for a moment")]
         store.fail_reads = [Unavailable("for a moment more")]
@@ -112,7 +110,7 @@ async def test_a_store_that_cannot_be_read_is_tried_again(store: GatedStore) -> 
         assert await engine.ask("apiserver", submit(2)) == 2
 
 
-async def test_who_reads_while_the_store_cannot_be_read_is_told(store: GatedStore) -> None:
+async def test_reads_are_refused_while_the_store_cannot_be_read(store: GatedStore) -> None:
     async with running(store) as engine:
         store.fail_commits = [Unavailable("for a moment")]
         store.fail_reads = [Unavailable("for a moment more")]
@@ -122,7 +120,7 @@ async def test_who_reads_while_the_store_cannot_be_read_is_told(store: GatedStor
             await engine.read(jobs)
 
 
-async def test_who_missed_a_commit_reads_again_before_it_writes(store: GatedStore) -> None:
+async def test_an_engine_that_missed_a_commit_reloads_before_it_writes(store: GatedStore) -> None:
     async with running(store) as engine:
         await commit(store, batch(engine.epoch, puts={"job/9/spec": codec.encode(job(9))}))
 
@@ -147,7 +145,7 @@ async def test_cluster_time_never_goes_back(store: GatedStore) -> None:
         assert engine.now_ms() >= before
 
 
-async def test_events_that_cannot_be_forgotten_now_do_no_harm(store: GatedStore) -> None:
+async def test_a_failed_event_retention_does_no_harm(store: GatedStore) -> None:
     await commit(store, batch(await store.acquire_epoch(), time_ms=AN_HOUR_MS))
     store.fail_forgetting = [StoreFull("full")]
     async with running(store) as engine:
@@ -157,7 +155,7 @@ async def test_events_that_cannot_be_forgotten_now_do_no_harm(store: GatedStore)
         assert await engine.ask("apiserver", submit(1)) == 1
 
 
-async def test_who_is_deposed_ends_and_writes_nothing(store: GatedStore) -> None:
+async def test_a_deposed_engine_ends_and_writes_nothing(store: GatedStore) -> None:
     engine = Engine(store, [])
     await engine.lead()
     await store.acquire_epoch()
@@ -181,7 +179,7 @@ async def ended(engine: Engine) -> RotaError:
 
 
 async def refusal(engine: Engine, number: int) -> RotaError | None:
-    """What the submit of that job was refused with, if it was."""
+    """The error with which the submit of that job was refused, if it was."""
     try:
         await engine.ask("apiserver", submit(number))
     except RotaError as error:

@@ -1,4 +1,4 @@
-"""The driver: a fault of our own code costs one command, one job or one listener, and the server goes on."""
+"""The driver: an internal fault costs one command, one job or one commit hook, and the server continues."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ AN_HOUR_MS = 3_600_000
 NODE = NodeId("n")
 
 
-def put(*records: JobSpec | JobIntent) -> Plan:
+def put(*records: JobSpec | JobIntent) -> Plan[str]:
     return Plan(records, answer="done")
 
 
@@ -72,41 +72,44 @@ async def test_a_read_never_shows_half_a_plan(store: GatedStore) -> None:
         assert isinstance(await bad, Bug)
 
 
-async def test_a_listener_that_raises_neither_stops_the_others_nor_the_engine(store: GatedStore) -> None:
-    heard: list[Committed] = []
+async def test_a_commit_hook_that_raises_stops_neither_the_others_nor_the_engine(store: GatedStore) -> None:
+    commits: list[Committed] = []
     mended: list[Committed] = []
     is_broken = True
 
-    def stumble(committed: Committed) -> None:
+    def fail(committed: Committed) -> None:
         if is_broken:
             raise ZeroDivisionError
         mended.append(committed)
 
     async with running(store) as engine:
-        engine.listen(stumble)
-        engine.listen(heard.append)
+        engine.on_commit(fail)
+        engine.on_commit(commits.append)
         await engine.ask("apiserver", submit(1))
         is_broken = False
         await engine.ask("apiserver", submit(2))
 
-    assert [list(one.decided.puts) for one in heard if one.decided.puts] == [["job/1/spec"], ["job/2/spec"]]
+    assert [list(commit.decided.puts) for commit in commits if commit.decided.puts] == [
+        ["job/1/spec"],
+        ["job/2/spec"],
+    ]
     assert not mended[0].decided.commits, "it hears first that everything was read again"
     assert engine.parking.counts.keys() == {FaultStage.TELL}
     assert engine.parking.all() == []
 
 
-async def test_a_caller_that_raises_does_not_keep_the_others_waiting(store: GatedStore) -> None:
-    def stumble(_: object) -> None:
+async def test_an_answer_callback_that_raises_does_not_keep_others_waiting(store: GatedStore) -> None:
+    def fail(_: object) -> None:
         raise ZeroDivisionError
 
     async with running(store) as engine:
-        engine._loop.ask(Request("apiserver", submit(1), stumble, stumble))
+        engine._loop.ask(Request("apiserver", submit(1), fail, fail))
 
         assert await engine.ask("apiserver", submit(2)) == 2
         assert engine.parking.counts == {FaultStage.TELL: 1}
 
 
-async def test_a_store_that_raises_what_it_may_not_is_as_one_that_fails(
+async def test_an_unexpected_error_of_the_store_is_handled_as_a_failed_commit(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "_BACKOFF_SECONDS", 0.01)
@@ -122,7 +125,7 @@ async def test_a_store_that_raises_what_it_may_not_is_as_one_that_fails(
 async def test_a_bug_of_the_loop_itself_costs_no_request(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is served again after everything was read again."""
+    """The request is served again after the reload."""
     monkeypatch.setattr(run, "_BACKOFF_SECONDS", 0.01)
     serve, calls = Loop._run_to_quiescence, iter(range(1000))
 
@@ -137,7 +140,7 @@ async def test_a_bug_of_the_loop_itself_costs_no_request(
         assert await jobs_on_disk(store) == ["1"]
 
 
-async def test_the_drain_of_a_node_with_a_number_that_cannot_be_stored_costs_that_word_only(
+async def test_a_drain_request_with_a_number_that_cannot_be_stored_fails_alone(
     store: GatedStore,
 ) -> None:
     async with running(store) as engine:
@@ -169,7 +172,7 @@ async def test_a_job_that_cannot_be_loaded_is_set_aside_and_its_bytes_stay(store
     assert {key: records[key] for key in bad} == bad
 
 
-async def test_the_event_tells_what_was_parked_and_that_it_recovered(store: GatedStore) -> None:
+async def test_events_report_what_was_parked_and_that_it_recovered(store: GatedStore) -> None:
     events: list[str] = []
     is_broken = True
 
@@ -184,7 +187,7 @@ async def test_the_event_tells_what_was_parked_and_that_it_recovered(store: Gate
     async with running(
         store, Reconciler("fake", "controllers", {JobSpec: own_id}, decide, lambda _: ())
     ) as engine:
-        engine.listen(hear)
+        engine.on_commit(hear)
         await engine.ask("apiserver", submit(1))
         is_broken = False
         engine.observe(lambda _: None, ("fake", "1"))
@@ -196,10 +199,10 @@ async def test_the_event_tells_what_was_parked_and_that_it_recovered(store: Gate
     ]
 
 
-async def test_a_busy_server_forgets_old_events_and_looks_for_room(
+async def test_a_busy_server_prunes_events_and_checks_disk_space(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No turn before the commit is an idle one."""
+    """No iteration before the commit is idle."""
     monkeypatch.setattr(Engine, "_wait_for_work", _never)
     await commit(store, batch(await store.acquire_epoch(), time_ms=AN_HOUR_MS))
     store.fail_forgetting = [StoreFull("full")]
@@ -208,7 +211,7 @@ async def test_a_busy_server_forgets_old_events_and_looks_for_room(
     async with asyncio.TaskGroup() as group:
         asked = group.create_task(engine.ask("apiserver", submit(1)))
         await turns()
-        store.room = False
+        store.has_free_space = False
         engine._disk_checked_at_ms = 0
         await engine._iterate()
 
@@ -221,7 +224,7 @@ async def _never(_: Engine) -> None:
     raise AssertionError("there is no idle turn")
 
 
-def test_a_mark_that_cannot_be_written_undoes_no_commit(
+def test_a_failed_write_of_the_ack_marker_undoes_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = AckMarker(tmp_path / "mark")
@@ -247,7 +250,7 @@ def test_a_load_that_does_not_fit_is_not_inherited() -> None:
     assert again.nodes[NODE].load is None
 
 
-async def refusal(engine: Engine, plan: Plan) -> Exception | None:
+async def refusal(engine: Engine, plan: Plan[object]) -> Exception | None:
     try:
         await engine.ask("apiserver", lambda *_: plan)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The driver and its store: how it answers, whether it has room, and a higher epoch on request."""
+"""The driver and its store: readiness, disk space, and a higher epoch on request."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from tests.engine.driving import jobs_on_disk, running, submit
 from tests.engine.gated_store import GatedStore
 
 
-async def test_what_leads_and_commits_is_ready(store: GatedStore) -> None:
+async def test_an_engine_that_leads_and_commits_is_ready(store: GatedStore) -> None:
     async with running(store) as engine:
         await engine.check()
 
@@ -50,7 +50,7 @@ async def test_a_store_that_fails_is_not_ready_and_says_why(
         assert engine.commit_stats.problem is None
 
 
-async def test_an_epoch_is_raised_between_two_commits(store: GatedStore) -> None:
+async def test_the_epoch_is_raised_between_two_commits(store: GatedStore) -> None:
     async with running(store) as engine:
         await engine.ask("apiserver", submit(1))
         async with asyncio.TaskGroup() as group:
@@ -64,26 +64,26 @@ async def test_an_epoch_is_raised_between_two_commits(store: GatedStore) -> None
         assert (await store.read()).epoch == engine.epoch
 
 
-async def test_what_is_refused_for_lack_of_room_is_no_bug(store: GatedStore) -> None:
+async def test_a_refusal_for_a_full_store_is_no_bug(store: GatedStore) -> None:
     def refuse(_view: object, _now: object) -> Plan:
-        raise StoreFull("no room")
+        raise StoreFull("no space left")
 
     async with running(store) as engine:
-        with pytest.raises(StoreFull, match="no room"):
+        with pytest.raises(StoreFull, match="no space left"):
             await engine.ask("apiserver", refuse)
 
 
 @pytest.mark.slow
-async def test_a_store_without_room_is_noticed_and_so_is_its_end(
+async def test_low_disk_space_is_noticed_and_so_is_its_recovery(
     store: GatedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "_DISK_CHECK_MS", 0)
-    store.room = False
+    store.has_free_space = False
     async with running(store) as engine:
         short_at_first = engine.mirror.disk_low
-        store.room = True
+        store.has_free_space = True
         await engine.ask("apiserver", submit(1))
-        await store.asked_for_room()
+        await store.space_checked()
 
         assert short_at_first
         assert not await engine.read(lambda mirror: mirror.disk_low)

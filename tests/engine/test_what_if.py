@@ -1,4 +1,4 @@
-"""A shadow is as the mirror is, and whatever happens to it happens to nobody else."""
+"""A what-if copy equals the mirror, and changes of it do not affect the mirror."""
 
 from rota.engine.state.mirror import Mirror
 from rota.engine.state.what_if import WhatIfMirror
@@ -31,7 +31,7 @@ def busy() -> Rounds:
     return rounds
 
 
-def test_a_shadow_is_as_the_mirror_is() -> None:
+def test_a_what_if_copy_equals_the_mirror() -> None:
     live = busy().mirror
     shadow = WhatIfMirror.from_copy(WhatIfMirror.copy_of(live))
 
@@ -53,7 +53,7 @@ def test_ended_jobs_are_left_out() -> None:
     assert JobId("4") not in WhatIfMirror.from_copy(WhatIfMirror.copy_of(live)).jobs
 
 
-def test_what_happens_to_a_shadow_happens_to_nobody_else() -> None:
+def test_changes_of_a_what_if_copy_do_not_affect_the_mirror() -> None:
     rounds = busy()
     before = room_of(rounds.mirror)
     shadow = WhatIfMirror.from_copy(WhatIfMirror.copy_of(rounds.mirror))
@@ -68,14 +68,14 @@ def test_what_happens_to_a_shadow_happens_to_nobody_else() -> None:
 
 
 def room_of(mirror: Mirror) -> dict[str, object]:
-    room, size = mirror.node_table, mirror.node_table.size
+    table, size = mirror.node_table, mirror.node_table.size
     return {
-        "ids": room.ids,
-        "rows": room.rows,
-        "free": room.free().tolist(),
-        "devices": room.free_gpus().tolist(),
-        "open": room.open[:size].tolist(),
-        "held": room.held[:size].tolist(),
-        "labels": room.labels,
-        "taints": room.taints,
+        "ids": table.ids,
+        "rows": table.rows,
+        "free": table.free().tolist(),
+        "devices": table.free_gpus().tolist(),
+        "open": table.open[:size].tolist(),
+        "held": table.held[:size].tolist(),
+        "labels": table.labels,
+        "taints": table.taints,
     }

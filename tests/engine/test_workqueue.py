@@ -1,4 +1,4 @@
-"""WorkQueue: each key once, in the order it was woken, and again when its time has come."""
+"""WorkQueue: each key once, in the order it was woken, and again at its wake time."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ def test_a_key_woken_while_it_is_decided_is_due_again() -> None:
     assert (first, drained(queue, 0)) == (A, [A])
 
 
-def test_one_key_for_two_reconcilers_is_two_things() -> None:
+def test_one_key_of_two_reconcilers_is_two_items() -> None:
     queue = WorkQueue()
     queue.wake(A)
     queue.wake(C)
@@ -41,7 +41,7 @@ def test_one_key_for_two_reconcilers_is_two_things() -> None:
     assert drained(queue, 0) == [A, C]
 
 
-def test_nothing_is_due_before_its_time() -> None:
+def test_no_key_is_due_before_its_time() -> None:
     queue = WorkQueue()
     queue.wake_at(A, 100)
 
@@ -52,7 +52,7 @@ def test_nothing_is_due_before_its_time() -> None:
     assert queue.next_at() is None
 
 
-def test_of_two_times_the_earlier_counts_and_the_later_is_void() -> None:
+def test_the_earlier_of_two_wake_times_counts() -> None:
     for times in ((100, 50), (50, 100)):
         queue = WorkQueue()
         for at_ms in times:
@@ -64,7 +64,7 @@ def test_of_two_times_the_earlier_counts_and_the_later_is_void() -> None:
         assert drained(queue, 1000) == []
 
 
-def test_a_time_asked_for_after_the_first_has_passed_counts() -> None:
+def test_a_wake_time_set_after_the_first_has_passed_counts() -> None:
     queue = WorkQueue()
     queue.wake_at(A, 50)
     queue.wake_at(A, 40)
@@ -74,7 +74,7 @@ def test_a_time_asked_for_after_the_first_has_passed_counts() -> None:
     assert (first, drained(queue, 50), drained(queue, 1000)) == ([A], [A], [])
 
 
-def test_an_empty_queue_says_so() -> None:
+def test_an_empty_queue_is_falsy() -> None:
     queue = WorkQueue()
     before = bool(queue)
     queue.wake(A)
@@ -95,7 +95,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_it_does_what_two_plain_tables_would_do(script: list[tuple[str, WorkItem, int]]) -> None:
+def test_the_queue_behaves_like_two_plain_tables(script: list[tuple[str, WorkItem, int]]) -> None:
     queue = WorkQueue()
     now: list[WorkItem] = []
     later: dict[WorkItem, int] = {}

@@ -89,7 +89,7 @@ def test_of_three_servers_started_together_one_leads(tmp_path: Path, etcd: Local
                 "each answers",
             )
             assert sorted(statuses) == [200, 503, 503]
-            assert sum(cluster.log(number).count('"leads"') for number in cluster.places) == 1
+            assert sum(cluster.log(number).count('"became leader"') for number in cluster.places) == 1
 
 
 def _all_answer(cluster: ElectedCluster) -> list[int]:

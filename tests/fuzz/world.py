@@ -379,7 +379,7 @@ class FuzzWorld:
         nodes = {name: (node.connection, node.last_seen_at_ms) for name, node in stage.mirror.nodes.items()}
         return dict(stage.records), nodes, stage.now, id(stage.mirror)
 
-    def ask(self, command: Callable[[View, Instant], Plan]) -> bool:
+    def ask(self, command: Callable[[View, Instant], Plan[object]]) -> bool:
         try:
             self.stage.ask("apiserver", command)
         except Rejected:
@@ -387,10 +387,12 @@ class FuzzWorld:
         self.stage.run_to_quiescence()
         return True
 
-    def _run(self, what: object, command: Callable[[View, Instant], Plan]) -> str:
+    def _run(self, what: object, command: Callable[[View, Instant], Plan[object]]) -> str:
         return f"{what}{'' if self.ask(command) else ' is refused'}"
 
-    def _of_job(self, rng: Random, what: object, command: Callable[[View, str, Instant], Plan]) -> str:
+    def _of_job(
+        self, rng: Random, what: object, command: Callable[[View, str, Instant], Plan[object]]
+    ) -> str:
         known = list(self.stage.mirror.jobs)
         if not known:
             return "there is no job"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.model.retry import EndCause
+from rota.model.recovery import EndCause
 from tests.keeper.conftest import (
     PATIENCE_SECONDS,
     Agent,

@@ -1,4 +1,4 @@
-"""Phase and hold of one task, the obvious slow way: what `cells` does to whole columns."""
+"""Phase and hold of one task, computed the simple way, as a reference for `rota.rules.phases`."""
 
 from typing import NamedTuple
 

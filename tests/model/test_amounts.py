@@ -1,4 +1,4 @@
-"""What people write for amounts and durations -> numbers, or an error that names the field."""
+"""Amounts and durations as users write them -> numbers, or an error that names the field."""
 
 import time
 from collections.abc import Callable
@@ -59,7 +59,7 @@ EVERY_PARSER = pytest.mark.parametrize("parse", PARSERS.values(), ids=PARSERS.ke
         (limits.AMOUNT_MAX, limits.AMOUNT_MAX),
     ],
 )
-def test_sizes_as_people_write_them(written: object, expected: int) -> None:
+def test_sizes_are_parsed(written: object, expected: int) -> None:
     assert parse_size("needs.memory", written) == expected
 
 
@@ -76,7 +76,7 @@ def test_sizes_as_people_write_them(written: object, expected: int) -> None:
         (" 1 ", 1000),
     ],
 )
-def test_cores_as_people_write_them(written: object, expected: int) -> None:
+def test_numbers_of_cores_are_parsed(written: object, expected: int) -> None:
     assert parse_cpu("needs.cpu", written) == expected
 
 
@@ -93,12 +93,12 @@ def test_cores_as_people_write_them(written: object, expected: int) -> None:
         ("90", 90),
     ],
 )
-def test_durations_as_people_write_them(written: object, expected: float) -> None:
+def test_durations_are_parsed(written: object, expected: float) -> None:
     assert parse_seconds("timeout", written, 1e6) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("written", "expected"), [(1, 1), (1000, 1000), ("7", 7), (" 7 ", 7)])
-def test_counts_as_people_write_them(written: object, expected: int) -> None:
+def test_counts_are_parsed(written: object, expected: int) -> None:
     assert parse_count("count", written, 1, 1000) == expected
 
 
@@ -116,7 +116,7 @@ def test_counts_as_people_write_them(written: object, expected: int) -> None:
         (0.333, 333),
     ],
 )
-def test_gpus_as_people_write_them_are_thousandths(written: object, expected: int) -> None:
+def test_numbers_of_gpus_are_parsed_to_thousandths(written: object, expected: int) -> None:
     assert parse_gpu("gpu", written, 16) == expected
 
 
@@ -134,7 +134,7 @@ def test_gpus_as_people_write_them_are_thousandths(written: object, expected: in
         (float("nan"), "nan is out of range"),
     ],
 )
-def test_what_is_no_number_of_gpus_is_refused_and_says_what_is(written: object, said: str) -> None:
+def test_an_invalid_number_of_gpus_is_refused_with_a_hint(written: object, said: str) -> None:
     with pytest.raises(BadField) as refused:
         parse_gpu("gpu", written, 16)
 
@@ -164,7 +164,7 @@ def test_what_is_no_number_of_gpus_is_refused_and_says_what_is(written: object, 
         float("nan"),
     ],
 )
-def test_what_is_no_size_is_refused_with_its_field(written: object) -> None:
+def test_an_invalid_size_is_refused_with_its_field(written: object) -> None:
     with pytest.raises(BadField, match=r"^needs\.memory: ") as refused:
         parse_size("needs.memory", written)
 
@@ -175,7 +175,7 @@ def test_what_is_no_size_is_refused_with_its_field(written: object) -> None:
 @pytest.mark.parametrize(
     "written", ["", "m", "two", "1g", "-1", "nan", "inf", "-infm", None, [], True, -0.5, 1e300]
 )
-def test_what_is_no_number_of_cores_is_refused(written: object) -> None:
+def test_an_invalid_number_of_cores_is_refused(written: object) -> None:
     with pytest.raises(BadField, match=r"^needs\.cpu: "):
         parse_cpu("needs.cpu", written)
 
@@ -183,7 +183,7 @@ def test_what_is_no_number_of_cores_is_refused(written: object) -> None:
 @pytest.mark.parametrize(
     "written", ["", "s", "1x", "1h 30", "h1", "-1", "-1s", "nan", "inf", None, [], True, -1, 3601, "61m"]
 )
-def test_what_is_no_duration_is_refused(written: object) -> None:
+def test_an_invalid_duration_is_refused(written: object) -> None:
     with pytest.raises(BadField, match=r"^timeout: "):
         parse_seconds("timeout", written, 3600.0)
 
@@ -191,7 +191,7 @@ def test_what_is_no_duration_is_refused(written: object) -> None:
 @pytest.mark.parametrize(
     "written", ["", "-", "--5", "5-", "1.0", "1e3", 1.0, 0, 1001, -5, "-5", "²", None, True, []]
 )
-def test_what_is_no_count_is_refused_and_the_range_is_said(written: object) -> None:
+def test_an_invalid_count_is_refused_with_the_range(written: object) -> None:
     with pytest.raises(BadField, match=r"^count: ") as refused:
         parse_count("count", written, 1, 1000)
 
@@ -200,7 +200,7 @@ def test_what_is_no_count_is_refused_and_the_range_is_said(written: object) -> N
 
 @EVERY_PARSER
 @pytest.mark.parametrize("written", ABSURD.values(), ids=ABSURD.keys())
-def test_absurd_numbers_are_refused_like_any_other(parse: Parser, written: object) -> None:
+def test_absurd_numbers_are_refused(parse: Parser, written: object) -> None:
     with pytest.raises(BadField) as refused:
         parse(written)
 
@@ -208,7 +208,7 @@ def test_absurd_numbers_are_refused_like_any_other(parse: Parser, written: objec
 
 
 @EVERY_PARSER
-def test_a_long_text_is_refused_at_once(parse: Parser) -> None:
+def test_a_long_text_is_refused_immediately(parse: Parser) -> None:
     began = time.process_time()
     with pytest.raises(BadField):
         parse("1" * 5000 + "x")
@@ -232,7 +232,9 @@ anything = (
 @given(written=anything)
 @example(written=HUGE)
 @example(written="--5")
-def test_anything_is_a_number_in_range_or_a_named_refusal(parse: Parser, written: object) -> None:
+def test_any_input_gives_a_number_in_range_or_a_refusal_with_its_field(
+    parse: Parser, written: object
+) -> None:
     found = value_or_refusal(parse, written)
 
     if isinstance(found, BadField):
@@ -245,7 +247,7 @@ def test_anything_is_a_number_in_range_or_a_named_refusal(parse: Parser, written
 @given(
     st.integers(0, 2**20), st.sampled_from(["", "k", "m", "g", "t"]), st.sampled_from(["", "b", "ib", "i"])
 )
-def test_a_unit_may_be_written_in_each_way(number: int, unit: str, tail: str) -> None:
+def test_all_spellings_of_a_unit_are_equal(number: int, unit: str, tail: str) -> None:
     expected = number * 1024 ** " kmgt".index(unit or " ")
     written = f"{number}{unit}{tail if unit else ''}"
 
@@ -253,12 +255,12 @@ def test_a_unit_may_be_written_in_each_way(number: int, unit: str, tail: str) ->
 
 
 @given(st.integers(0, 2**50))
-def test_a_size_in_bytes_is_kept_to_the_byte(size: int) -> None:
+def test_a_size_in_bytes_is_exact(size: int) -> None:
     assert parse_size("f", size) == parse_size("f", str(size)) == size
 
 
 @given(st.integers(0, 10**8))
-def test_thousandths_of_a_core_are_kept(milli: int) -> None:
+def test_thousandths_of_a_core_are_exact(milli: int) -> None:
     assert parse_cpu("f", f"{milli}m") == parse_cpu("f", milli / 1000) == milli
 
 
@@ -281,7 +283,7 @@ def test_parts_of_a_duration_add_up(hours: int, minutes: int, seconds: int) -> N
         (2**50, "1024 TiB"),
     ],
 )
-def test_sizes_are_shown_as_people_write_them(size: int, shown: str) -> None:
+def test_sizes_are_formatted_with_a_unit(size: int, shown: str) -> None:
     assert show_size(size) == shown
 
 
@@ -296,7 +298,7 @@ def test_sizes_are_shown_as_people_write_them(size: int, shown: str) -> None:
         ("fpga", 1, "1 fpga"),
     ],
 )
-def test_amounts_are_shown_with_their_unit(resource: str, amount: int, shown: str) -> None:
+def test_amounts_are_formatted_with_their_unit(resource: str, amount: int, shown: str) -> None:
     assert show_amount(resource, amount) == shown
 
 

@@ -43,7 +43,7 @@ def test_a_column_cannot_be_written() -> None:
 
 
 @given(st.data())
-def test_a_draft_changes_what_was_changed_and_nothing_else(data: st.DataObject) -> None:
+def test_a_draft_changes_only_what_was_set(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, BLOCK_TASKS))
     before = StatusBlock.new(JOB, 0, size)
     cell = st.tuples(
@@ -71,7 +71,7 @@ def test_a_draft_without_changes_is_the_same_record() -> None:
     assert draft.done() == block
 
 
-def test_a_column_keeps_the_largest_number_of_its_type() -> None:
+def test_a_column_holds_the_largest_number_of_its_type() -> None:
     draft = Draft(AttemptBlock.new(JOB, 0, 2))
     largest = {name: int(np.iinfo(dtype).max) for name, dtype in AttemptBlock.COLUMNS.items()}
     for name, value in largest.items():
@@ -91,7 +91,7 @@ def test_a_column_keeps_the_largest_number_of_its_type() -> None:
         ([3, 1, 2], "1-3"),
     ],
 )
-def test_ranges_as_people_read_them(indices: list[int], text: str) -> None:
+def test_ranges_are_formatted(indices: list[int], text: str) -> None:
     assert str(Ranges(indices)) == text
 
 

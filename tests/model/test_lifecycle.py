@@ -1,4 +1,4 @@
-"""The state tables: every pair steps or is refused, ends are final, and everything can be reached."""
+"""State tables: every pair has a transition or is refused, ends are final, every state can be reached."""
 
 from enum import Enum
 from itertools import product
@@ -85,14 +85,14 @@ def test_every_state_steps_at_an_event_or_refuses_it(machine: Machine, state: En
 
 
 @EVERY_MACHINE
-def test_a_table_speaks_of_its_own_states_and_events_only(machine: Machine) -> None:
+def test_a_table_contains_only_its_own_states_and_events(machine: Machine) -> None:
     for (state, event), then in machine.table.items():
         assert type(state) is type(then) is machine.states
         assert type(event) is machine.events
 
 
 @EVERY_MACHINE
-def test_an_end_has_no_way_out_and_everything_else_has_one(machine: Machine) -> None:
+def test_only_end_states_have_no_transitions(machine: Machine) -> None:
     with_a_way_out = {state for (state, _), then in machine.table.items() if then != state}
 
     assert with_a_way_out == set(machine.states) - machine.ends
@@ -113,12 +113,12 @@ def test_from_every_state_an_end_can_be_reached(machine: Machine) -> None:
 
 
 @EVERY_MACHINE
-def test_every_event_has_a_use(machine: Machine) -> None:
+def test_every_event_is_used(machine: Machine) -> None:
     assert {event for _, event in machine.table} == set(machine.events)
 
 
-def test_whatever_is_known_of_an_attempt_its_end_may_be_reported() -> None:
-    """The report of an earlier step may have been lost."""
+def test_every_live_attempt_state_accepts_the_report_of_an_end() -> None:
+    """Reports of the states in between may have been lost."""
     ends = (
         AttemptEvent.EXITED_ZERO,
         AttemptEvent.EXITED_NONZERO,
@@ -133,18 +133,18 @@ def test_whatever_is_known_of_an_attempt_its_end_may_be_reported() -> None:
                 assert step(ATTEMPT, state, event) >= ATTEMPT_FIRST_END
 
 
-def test_an_attempt_that_ran_is_never_taken_for_one_that_did_not() -> None:
+def test_an_attempt_that_ran_never_counts_as_not_started() -> None:
     started = (AttemptState.RUNNING, AttemptState.STOPPING)
 
     for (state, event), then in ATTEMPT.items():
         assert not (state in started and then in NOT_STARTED), (state, event)
 
 
-def test_a_node_that_says_hello_is_ready_whatever_was_thought_of_it() -> None:
+def test_a_hello_makes_a_node_ready_from_every_state() -> None:
     assert {step(NODE, state, NodeEvent.HELLO) for state in NodeState} == {NodeState.READY}
 
 
-def test_a_task_that_is_no_longer_wished_is_never_wanted_again() -> None:
+def test_a_canceled_task_is_never_desired_again() -> None:
     assert all(then != TaskState.WANTED for (state, _), then in TASK.items() if state == TaskState.UNWANTED)
 
 

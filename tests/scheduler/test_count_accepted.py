@@ -6,7 +6,7 @@ from rota.engine.state.entries import JobEntry
 from rota.model.ids import JobId
 from rota.model.job import JobIntent, UnplaceableCause, Unschedulable
 from rota.model.lifecycle import JobState
-from rota.model.retry import Retry
+from rota.model.recovery import Retry
 from rota.scheduler.order import count_accepted
 from rota.testing.builders import job_spec
 from rota.testing.stage import Stage, StageMachine

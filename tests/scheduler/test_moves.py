@@ -3,10 +3,9 @@
 import pytest
 
 from rota.model.ids import JobId, NodeId
-from rota.model.job import JobIntent, JobSpec
+from rota.model.job import JobIntent, JobSpec, MoveOrder
 from rota.model.limits import MOVE_WAIT_MS
 from rota.model.messages import ReportedState
-from rota.model.move import MoveOrder
 from rota.model.namespace import NamespaceRecord
 from rota.model.node import Connection, Eligibility, NodeIntent
 from rota.testing.builders import add_job, add_node, job_spec, placements

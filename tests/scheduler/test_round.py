@@ -14,7 +14,7 @@ from rota.model.limits import BLOCK_TASKS, REFUSAL_MS, RETRY_BACKOFF_FIRST_MS
 from rota.model.messages import ReportedState
 from rota.model.node import Connection, Eligibility, NodeIntent, NodeLoad
 from rota.model.plan import NO_CHANGE
-from rota.model.retry import Retry
+from rota.model.recovery import Retry
 from rota.model.shape import Constraint, Op
 from rota.testing.builders import GIB, add_job, add_node, job_spec, node_status, placements, where
 from tests.scheduler.rounds import Rounds

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from rota.engine.state.mirror import Mirror
 from rota.engine.state.what_if import WhatIfMirror
-from rota.model.cluster import ClusterIntent, ClusterRecord
-from rota.model.fit import ScaleEstimate
+from rota.model.cluster import ClusterIntent, ClusterRecord, ScaleEstimate
 from rota.model.job import JobSpec
 from rota.model.namespace import NamespaceRecord
 from rota.model.shape import Policy

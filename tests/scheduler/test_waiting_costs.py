@@ -10,7 +10,7 @@ from rota.model.job import JobKind, JobStatus
 from rota.model.lifecycle import JobState
 from rota.model.limits import REFUSAL_MS, RESERVATION_BACKOFF_MS, RESERVATION_LATE_MS
 from rota.model.messages import ReportedState
-from rota.model.retry import Retry
+from rota.model.recovery import Retry
 from rota.model.shape import AffinityTerm, Constraint, Op, RunMode, SpreadTerm
 from rota.scheduler.explain.why import explain_job
 from rota.testing.builders import GIB, add_job, add_node, at, job_spec, placements

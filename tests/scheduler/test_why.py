@@ -14,8 +14,8 @@ from rota.model.limits import NODE_TASKS_MAX
 from rota.model.messages import ReportedState
 from rota.model.namespace import NamespaceRecord
 from rota.model.node import Connection, Eligibility, NodeIntent, NodeLoad, NodeSpec
+from rota.model.outlook import Explanation, NearMiss
 from rota.model.shape import AffinityTerm, Constraint, Op, SpreadTerm
-from rota.model.why import Explanation, NearMiss
 from rota.scheduler.explain.why import explain_job
 from rota.scheduler.placement.board import NodeSlice
 from rota.scheduler.placement.rows import Plugins

@@ -34,7 +34,7 @@ def test_a_killed_server_has_lost_its_pending_requests() -> None:
 
 def test_a_late_request_carries_out_the_latest_intent(monkeypatch: pytest.MonkeyPatch) -> None:
     users = cluster().users
-    asked: list[Command] = []
+    asked: list[Command[object]] = []
     monkeypatch.setattr(users, "insist", lambda command, _: asked.append(command))
     users.set_eligibility("n1", Eligibility.CORDONED)
     users.set_eligibility("n1", Eligibility.OPEN)

@@ -150,7 +150,7 @@ def test_all_tasks_of_an_array_are_held_except_those_brought_back() -> None:
 
 def test_tasks_carried_by_a_rerun_succeeded_and_undesired_ones_are_not_held() -> None:
     mirror = restarted()
-    bring(mirror, A, job_spec(1, count=6, kept=4, carried=((0, 1),)), runs(2))
+    bring(mirror, A, job_spec(1, count=6, desired_count=4, carried=((0, 1),)), runs(2))
 
     assert task_states(mirror) == [
         *(TaskState.SUCCEEDED, TaskState.SUCCEEDED, TaskState.WANTED, TaskState.HELD),

@@ -10,19 +10,19 @@ from rota.model.errors import Unavailable
 from rota.store.memory import MemoryStore
 from rota.testing.builders import hello
 from tests.engine.driving import turns
-from tests.engine.unresponsive_store import DeafStore
+from tests.engine.lossy_store import LossyStore
 from tests.watcher.test_agent_service import FakeNode, calling, put
 
 
 @pytest.fixture
-async def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DeafStore]:
+async def deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LossyStore]:
     monkeypatch.setattr(run, "_BACKOFF_SECONDS", 0.0)
-    store = DeafStore(MemoryStore(tmp_path))
+    store = LossyStore(MemoryStore(tmp_path))
     yield store
     await store.close()
 
 
-async def test_orders_are_sent_for_a_commit_whose_answer_was_lost(deaf: DeafStore) -> None:
+async def test_orders_are_sent_for_a_commit_whose_answer_was_lost(deaf: LossyStore) -> None:
     node = FakeNode(hello("a"))
     async with calling(deaf, node) as (engine, call, placement):
         call()

@@ -8,7 +8,7 @@ import tempfile
 import grpc
 
 from rota.identity.node_identity import NodeIdentity
-from rota.model.addresses import is_port
+from rota.model.names import is_port
 
 SERVER_NAME = "rota-server"
 _DIAGNOSE_SECONDS = 5.0

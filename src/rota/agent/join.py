@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from rota.identity.node_identity import NodeIdentity, check_fingerprint, make_request, store_identity
 from rota.identity.tokens import JoinLine
-from rota.model.addresses import is_loopback
 from rota.model.errors import NotAllowed, Unavailable
+from rota.model.names import is_loopback
 
 _TIMEOUT_SECONDS = 30.0
 _AUTHORITIES_MAX = 8

@@ -20,10 +20,9 @@ from rota.identity.vault import Vault
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobSpec
 from rota.model.messages import OutputsRequest
-from rota.model.outlook import DisplacedTasks, PlanResult, WhatIf
+from rota.model.outlook import DisplacedTasks, Explanation, PlanResult, WhatIf
 from rota.model.plan import Instant
 from rota.model.view import View
-from rota.model.why import Explanation
 
 CALLER = "caller"  # in a request's state, once the caller is authenticated
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -128,7 +127,7 @@ class Api:
     plan_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CONCURRENT_PLANS_MAX))
 
     def __post_init__(self) -> None:
-        self.engine.listen(self.counters.on_commit)
+        self.engine.on_commit(self.counters.on_commit)
 
     def now(self) -> Instant:
         return Instant(self.engine.now_ms(), wall_ms())

@@ -9,8 +9,7 @@ from rota.apiserver.admission.dry_run import PlanRequest, parse_plan_request
 from rota.apiserver.api import Api
 from rota.engine.state.mirror import Mirror
 from rota.engine.state.what_if import MirrorCopy, WhatIfMirror
-from rota.model.outlook import PlannedEviction, PlanResult
-from rota.model.why import Explanation
+from rota.model.outlook import Explanation, PlannedEviction, PlanResult
 
 
 async def dry_run_job(api: Api, caller: Caller, body: object) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -20,6 +21,7 @@ from rota.model.errors import BadField, Conflict
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
 
+T = TypeVar("T")
 MATCHES_MAX = 16  # tags in one header
 _TAG = re.compile(r'"[!#-~]{1,64}"|[0-9a-f]{1,64}')  # quotes are optional: they are easily lost in a shell
 
@@ -74,14 +76,14 @@ def expected_version(request: Request) -> int | None:
     return int(version)
 
 
-def require_match(request: Request, tag: Callable[[View], str], command: Command) -> Command:
+def require_match(request: Request, tag: Callable[[View], str], command: Command[T]) -> Command[T]:
     """The command, refused with Conflict unless the object's tag is among those in If-Match."""
     tags = expected_tags(request)
 
     # The tag is compared inside the command, on the state that it is decided on: a check before the command
     # would race with changes of other clients.
 
-    def guarded(view: View, now: Instant) -> Plan:
+    def guarded(view: View, now: Instant) -> Plan[T]:
         if tags is not None:
             _check_tag(tag(view), tags)
         return command(view, now)

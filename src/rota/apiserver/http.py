@@ -66,10 +66,10 @@ from rota.apiserver.spec import fields
 from rota.engine.meter import Meter
 from rota.identity.audit import AuditEntry
 from rota.identity.tokens import Role
-from rota.model.addresses import is_loopback
 from rota.model.errors import Bug, NotAllowed, RotaError, StoreFull
 from rota.model.ids import NodeId
 from rota.model.limits import BODY_BYTES_MAX, OPEN_BODY_BYTES_MAX
+from rota.model.names import is_loopback
 
 ROUTES = [
     *jobs.ROUTES,

@@ -9,7 +9,7 @@ from rota import config as settings
 from rota.cli.ui.output import TableColumn, TableListing, emit, output_option, print_data, print_note
 from rota.client.context import SETTINGS, config_file, resolve, setting
 from rota.client.errors import RotaError
-from rota.config.etcd import plain_text_beyond
+from rota.config.etcd import plain_text_endpoint
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def check(file: str, agent: bool) -> None:
         settings.agent_config(settings.AgentOptions(file), {})
     else:
         config = settings.server_config(settings.ServerOptions(file), {})
-        if (beyond := plain_text_beyond(config.etcd, config.store)) is not None:
+        if (beyond := plain_text_endpoint(config.etcd, config.store)) is not None:
             print_note(
                 f"WARNING: etcd at {beyond} is spoken to in plain text: keys and tokens can be read underway"
             )

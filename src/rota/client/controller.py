@@ -13,7 +13,7 @@ from rota.client.cluster import connect
 from rota.client.context import resolve
 from rota.client.errors import Broken, Conflict, NotAllowed, NotFound, Rejected, RotaError, Unavailable
 from rota.client.transport import new_key
-from rota.model.addresses import is_loopback
+from rota.model.names import is_loopback
 from rota.wire.generated import controller_pb2 as pb
 from rota.wire.generated.controller_pb2_grpc import ControllerStub
 

@@ -4,7 +4,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from rota.client.context import Endpoint
 from rota.client.errors import Rejected
-from rota.model.addresses import is_loopback
+from rota.model.names import is_loopback
 
 ANSWER_SECONDS = 30.0
 ANOTHER_SECONDS = 5.0  # where there are others: one that hangs is left for them

@@ -5,18 +5,17 @@ from collections.abc import Callable, Iterable
 from rota.clusters.reassign_search import ReassignSearch
 from rota.engine.reconciler import Reconciler, Wakes, own_id
 from rota.model.amounts import show_amount
-from rota.model.cluster import DEFAULT, ClusterIntent, ClusterRecord
-from rota.model.cluster_matching import NO_CLUSTER, can_serve
-from rota.model.fit import ClusterFit
+from rota.model.cluster import DEFAULT, ClusterFit, ClusterIntent, ClusterRecord
 from rota.model.ids import JobId
-from rota.model.job import JobCluster, JobSpec, Recovery, asking_only, with_observed_needs
-from rota.model.labels import counted
+from rota.model.job import NO_CLUSTER, JobCluster, JobSpec, Recovery, asking_only, with_observed_needs
 from rota.model.lifecycle import JOB_ENDS, ClusterState
 from rota.model.limits import REASSIGN_CHECK_MS, REASSIGN_STEP_MAX
 from rota.model.node import NodeIntent, NodeStatus
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.shape import AffinityTerm
 from rota.model.view import JobView, View
+from rota.rules.cluster_matching import can_serve
+from rota.rules.node_labels import matched_labels
 from rota.rules.reconciler_names import ReconcilerName
 
 ClusterFitOf = Callable[[View, JobSpec, str], ClusterFit]
@@ -255,7 +254,7 @@ def _has_affine_job(view: View, cluster: str, spec: JobSpec, term: AffinityTerm)
 def _preference_rank(view: View, spec: JobSpec, name: str, fit: ClusterFit) -> tuple[object, ...]:
     """Sort key, smaller is better: fits now, preferences, pending jobs there; then by name."""
     intent = view.cluster_intents.get(name) or ClusterIntent(name)
-    labels = counted({}, {**intent.node_labels, "cluster": name}, frozenset())
+    labels = matched_labels({}, {**intent.node_labels, "cluster": name}, frozenset())
     preferred = sum(preference.weight for preference in spec.prefer if preference.condition.holds(labels))
     wanted = spec.count if spec.gang or spec.deadline_at_ms is not None else 1
     return (fit.free < wanted, -preferred, view.pending_jobs_in(name), name != DEFAULT, name)

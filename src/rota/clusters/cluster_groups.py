@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 from rota.engine.reconciler import Reconciler, Wakes
 from rota.model.cluster import ClusterIntent, ClusterRecord
-from rota.model.cluster_matching import could_provision
 from rota.model.ids import JobId
 from rota.model.job import JobCluster
 from rota.model.lifecycle import ClusterState
 from rota.model.limits import CLUSTERS_MAX, REASSIGN_CHECK_MS
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
 from rota.model.view import JobView, View
+from rota.rules.cluster_matching import could_provision
 from rota.rules.reconciler_names import ReconcilerName
 
 

@@ -12,7 +12,7 @@ _NODE_RECORDS = ("spec", "wish", "status")
 _REASONS_MAX = 3  # decisions named in one line of the log
 
 
-def on_create_requested(view: View, name: str, place: str, now: Instant) -> Plan:
+def on_create_requested(view: View, name: str, place: str, now: Instant) -> Plan[bool]:
     """Record that the provider is about to be asked for the machine; answers whether it is still desired.
 
     Durable before the call: after a crash in between, the provider's list shows whether it was created.

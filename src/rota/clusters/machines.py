@@ -7,10 +7,10 @@ from rota.clusters import machine_transitions
 from rota.clusters.lifecycle import minimum_nodes
 from rota.model.cluster import MACHINE, ClusterIntent, ClusterRecord, Machine
 from rota.model.ids import NodeId
-from rota.model.labels import shown
 from rota.model.lifecycle import ClusterState, MachineEvent, MachineState
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.view import NodeView, View
+from rota.rules.node_labels import shown_labels
 
 
 class MachineGroup(NamedTuple):
@@ -110,6 +110,6 @@ def _on_joined(view: View, group: MachineGroup, machine: Machine, node: NodeView
     why = f"machine {machine.name} has joined as node {node.spec.name} after {took:.1f} s"
     event = EventRecord("cluster.machine_joined", why, node=node.spec.id, cluster=machine.cluster)
     assert node.status is not None, "a present node has a status"
-    cluster = group.cluster.joined_by(shown(node.status.labels, {}, view.granted_only_labels))
+    cluster = group.cluster.joined_by(shown_labels(node.status.labels, {}, view.granted_only_labels))
     known = (cluster,) if cluster != group.cluster else ()
     return Plan((machine.became(node.spec.id, now.ms), *known), events=(event,), why=why)

@@ -23,11 +23,11 @@ T = TypeVar("T")
 class CommandSink(Protocol):
     """The part of the engine that is used here."""
 
-    def listen(self, listener: Callable[[Any], None]) -> None: ...
+    def on_commit(self, hook: Callable[[Any], None]) -> None: ...
 
     async def read(self, look: Callable[[Mirror], T]) -> T: ...
 
-    async def ask(self, owner: str, command: Command) -> Any: ...
+    async def ask(self, owner: str, command: Command[T]) -> T: ...
 
 
 class ProviderCallFailed(Exception):
@@ -161,7 +161,7 @@ class ProviderCalls:
         if error.said:
             await self._ask_engine(lambda view, _: machine_transitions.quoted(view, intent.name, error.said))
 
-    async def _ask_engine(self, command: Command) -> object:
+    async def _ask_engine(self, command: Command[T]) -> T:
         return await self._engine.ask("clusters", command)
 
 

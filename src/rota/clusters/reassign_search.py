@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from rota.model.cluster import ClusterIntent, ClusterRecord
-from rota.model.cluster_matching import NO_CLUSTER, JobGroup
 from rota.model.ids import JobId
+from rota.model.job import NO_CLUSTER, JobGroup
 from rota.model.limits import REASSIGN_SEARCH_PAUSE_MS, REASSIGN_SEARCH_VISITS, REASSIGN_STEP_MAX
 from rota.model.node_table import NodeTable
 from rota.model.plan import Instant

@@ -52,7 +52,7 @@ class MachineProvisioner:
         self._wakeup = asyncio.Event()
 
     async def run(self) -> None:
-        self._engine.listen(lambda _: self._wakeup.set())
+        self._engine.on_commit(lambda _: self._wakeup.set())
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._wakeup.clear()

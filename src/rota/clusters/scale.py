@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 from rota.clusters.machine_transitions import with_node
 from rota.clusters.machines import MachineGroup, advance_machines
 from rota.engine.reconciler import Reconciler, Wakes
-from rota.model.cluster import ClusterIntent, ClusterRecord, Machine
-from rota.model.fit import ScaleEstimate
+from rota.model.cluster import ClusterIntent, ClusterRecord, Machine, ScaleEstimate
 from rota.model.ids import NodeId
 from rota.model.job import JobCluster, JobKind
 from rota.model.lifecycle import ClusterState, MachineEvent, MachineState

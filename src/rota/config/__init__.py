@@ -1,4 +1,4 @@
-"""Flag > environment > file > default: what a server, an agent or a dev cluster is told, and by whom."""
+"""Configuration of servers, agents and dev clusters: flag > environment > file > default."""
 
 import os
 import re
@@ -20,10 +20,8 @@ from rota.config.keys import keys_in as keys_in
 from rota.config.keys import read_toml as read_toml
 from rota.config.keys import schema as schema
 from rota.config.keys import sources as sources
-from rota.model.addresses import is_loopback, is_port
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, parse_count, parse_cpu, parse_seconds, parse_size
 from rota.model.errors import BadField
-from rota.model.labels import PREFIX
 from rota.model.limits import (
     AMOUNT_MAX,
     BODY_SECONDS,
@@ -54,13 +52,14 @@ from rota.model.limits import (
     RESOURCES_MAX,
     TIMEOUT_SECONDS_MAX,
 )
-from rota.model.names import NAME_HINT, is_label, is_name, is_resource
+from rota.model.names import NAME_HINT, is_label, is_loopback, is_name, is_port, is_resource
+from rota.rules.node_labels import PREFIX
 
 HOST_NAME = re.compile(r"[A-Za-z0-9._:-]{1,253}", re.ASCII)
 STORES = ("sqlite", "memory")
 HTTP_PORT, GRPC_PORT, AGENT_PORT = 3000, 50000, 50001
-GPU_MODEL = "gpu_model"  # the label
-CONTRACT_KEYS = frozenset(  # of a configuration file as the worker contract defines it
+GPU_MODEL = "gpu_model"  # a label
+CONTRACT_KEYS = frozenset(  # keys of a configuration file as the worker contract defines it
     {"grpc_server.addr", "grpc_server.use_tls", "grpc_server.crt_file", "grpc_server.key_file"}
     | {"http_server.addr"}
 )
@@ -73,14 +72,14 @@ class HttpServerConfig:
     """The HTTP port for users: `/v1` and enrolment. `use_tls` unset: off on loopback, on elsewhere.
 
     A TLS handshake and the head of a request have `head_seconds` to arrive, a body has `body_seconds`; a
-    connection without a request is closed after `idle_seconds`. An answer may last.
+    connection without a request is closed after `idle_seconds`. Responses have no time limit.
     """
 
     addr: str = f"127.0.0.1:{HTTP_PORT}"
     use_tls: bool | None = None
     crt_file: str | None = None
     key_file: str | None = None
-    names: list[str] = field(default_factory=list)  # further ones under which requests are accepted
+    names: list[str] = field(default_factory=list)  # further host names that requests may use
     max_connections: int = CONNECTIONS_MAX
     max_connections_per_address: int = CONNECTIONS_PER_ADDRESS_MAX
     head_seconds: float = HEAD_SECONDS
@@ -90,7 +89,7 @@ class HttpServerConfig:
 
 @dataclass(frozen=True)
 class GrpcServerConfig:
-    """The door for controllers from outside. `use_tls` unset: off on loopback, on elsewhere.
+    """The gRPC port for external controllers. `use_tls` unset: off on loopback, on elsewhere.
 
     A connection without a call is closed after `idle_seconds`.
     """
@@ -105,16 +104,16 @@ class GrpcServerConfig:
 
 @dataclass(frozen=True)
 class AgentServerConfig:
-    """The door for agents; a client certificate is always required there."""
+    """The port for agents; a client certificate is always required there."""
 
     addr: str = f"127.0.0.1:{AGENT_PORT}"
 
 
 @dataclass(frozen=True)
 class WorkerGatewayConfig:
-    """Workers written by others: they register at `grpc_server`, and are dialled. `ca_file` vouches.
+    """Workers written by others: they register at `grpc_server`, and are dialled; `ca_file` verifies them.
 
-    `enabled` unset: on if the file has nothing but what that contract has, and both addresses are loopback.
+    `enabled` unset: on if the file has only keys of the worker contract, and both addresses are loopback.
     """
 
     enabled: bool | None = None
@@ -123,9 +122,9 @@ class WorkerGatewayConfig:
 
 @dataclass(frozen=True)
 class PlacementConfig:
-    """How tasks get their nodes. `interference` is what neighbours cost each other, as `disk/net = "10"`.
+    """Placement. `interference` is the score penalty between kinds of noise, as `disk/net = "10"`.
 
-    Labels named in `granted_labels` count only where a join token or an operator has granted them.
+    Labels named in `granted_labels` have an effect only where a join token or an operator granted them.
     """
 
     backfill: bool = True
@@ -135,7 +134,7 @@ class PlacementConfig:
 
 @dataclass(frozen=True)
 class ReportSecondsConfig:
-    """Between which bounds the server chooses how often nodes tell how busy they are."""
+    """Bounds between which the server chooses the load report interval of nodes."""
 
     least: float = REPORT_LEAST_MS / 1000
     most: float = REPORT_MOST_MS / 1000
@@ -143,7 +142,7 @@ class ReportSecondsConfig:
 
 @dataclass(frozen=True)
 class RetentionConfig:
-    """How long ended jobs are remembered, and how many of them; a job's own `keep` goes before age."""
+    """Retention of ended jobs, by age and by count; a job's own `keep` overrides the age."""
 
     jobs_age: str = f"{JOBS_AGE_MS // 3_600_000}h"
     jobs_count: int = JOBS_KEPT
@@ -158,7 +157,7 @@ class RetentionConfig:
 
 @dataclass(frozen=True)
 class Limits:
-    """Requests of one token in a second, and above that rate at once, over HTTP and gRPC."""
+    """Rate limit of one token, and its burst above that rate, over HTTP and gRPC together."""
 
     requests_per_second: float = REQUESTS_PER_SECOND
     requests_at_once: int = REQUESTS_AT_ONCE
@@ -166,16 +165,16 @@ class Limits:
 
 @dataclass(frozen=True)
 class CertificatesConfig:
-    """For how long after it has expired a node may renew its certificate; later it has to join again."""
+    """How long after its expiry a node may renew its certificate; later it has to join again."""
 
     renewal_window: str = f"{RENEWAL_WINDOW_SECONDS // 3600}h"
 
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """All a server is told; a node is lost after `lost_seconds` of silence.
+    """Configuration of a server; a node is lost after `lost_seconds` of silence.
 
-    With `never_lead` it stands by, and is never elected: it answers reads and hands on the rest.
+    With `never_lead` it is a standby that is never elected: it answers reads and forwards the others.
     """
 
     http_server: HttpServerConfig = HttpServerConfig()
@@ -197,11 +196,11 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """All an agent is told; `join` is needed once, the amounts replace what the machine has.
+    """Configuration of an agent; `join` is needed once, and amounts replace what the machine has.
 
-    On SIGTERM the node leaves and its work is stopped; with `drain` that has so long to end before. With
-    `keep_work` the agent alone ends, and the next one takes up the work.
-    `notice` is a command that ends with 0 when the machine is about to be taken away.
+    On SIGTERM the node leaves and its tasks are stopped; with `drain` they have that long to end before. With
+    `keep_work` only the agent ends, and the next one attaches to the tasks.
+    `notice` is a command that exits with 0 when the machine is about to be terminated.
     """
 
     data_dir: str | None = None
@@ -214,7 +213,7 @@ class AgentConfig:
     memory: str | None = None
     gpu_model: str | None = None
     container: str | None = None  # podman, docker, none, or the path of one
-    mounts: list[str] = field(default_factory=list)  # what containers may see; `:ro`: for reading only
+    mounts: list[str] = field(default_factory=list)  # paths that containers may mount; `:ro`: read-only
     container_root: bool = False
     drain: str | None = None
     keep_work: bool = False
@@ -230,7 +229,7 @@ class AgentConfig:
 
 @dataclass(frozen=True)
 class ChaosOptions:
-    """Which acts a dev cluster suffers, in which order, and how fast; the pace scales pauses and outages."""
+    """Faults of a dev cluster: `seed` decides which and in which order, `pace` scales their intervals."""
 
     seed: int
     pace: float = 1.0
@@ -238,7 +237,7 @@ class ChaosOptions:
 
 @dataclass(frozen=True)
 class DevOptions:
-    """What `rota dev` was asked for; port 0 means any free one."""
+    """Options of `rota dev`; port 0 means any free one."""
 
     nodes: int = 1
     listen: str | None = None
@@ -250,12 +249,12 @@ class DevOptions:
     chaos: ChaosOptions | None = None
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # by node; "" is every node
     resources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    elastic: tuple[int, int] | None = None  # the fewest and the most nodes, which come and go with the work
+    elastic: tuple[int, int] | None = None  # minimum and maximum size of an elastic cluster
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """What `rota server` was asked for: a file, and values that win over it."""
+    """Options of `rota server`: a file, and flags that override it."""
 
     config_file: str | None = None
     data_dir: str | None = None
@@ -281,7 +280,7 @@ class ServerOptions:
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """What `rota agent` was asked for: a file, and values that win over it."""
+    """Options of `rota agent`: a file, and flags that override it."""
 
     config_file: str | None = None
     join: str | None = None
@@ -300,8 +299,8 @@ class AgentOptions:
 
     @property
     def flags(self) -> dict[str, Any]:
-        said = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "config_file"}
-        return {**said, "labels": dict(self.labels) or None, "resources": dict(self.resources) or None}
+        given = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "config_file"}
+        return {**given, "labels": dict(self.labels) or None, "resources": dict(self.resources) or None}
 
 
 def server_config(options: ServerOptions, environ: Mapping[str, str] = os.environ) -> ServerConfig:
@@ -311,8 +310,8 @@ def server_config(options: ServerOptions, environ: Mapping[str, str] = os.enviro
         check_server(config)
     gateway = config.worker_gateway
     if gateway.enabled is None:
-        is_contracts = _is_contract_file(keys_in(ServerConfig, options.config_file))
-        gateway = replace(gateway, enabled=is_contracts and _is_loopback_only(config))
+        is_contract = _is_contract_file(keys_in(ServerConfig, options.config_file))
+        gateway = replace(gateway, enabled=is_contract and _is_loopback_only(config))
     data_dir = config.data_dir or default_data_dir("server", environ)
     return replace(config, worker_gateway=gateway, data_dir=data_dir)
 
@@ -326,7 +325,7 @@ def agent_config(options: AgentOptions, environ: Mapping[str, str] = os.environ)
 
 
 def _is_contract_file(keys: frozenset[str]) -> bool:
-    """True if a file has both sections of the worker contract's own configuration and no other key."""
+    """Whether a file has both sections of the worker contract's configuration and no other key."""
     sections = {key.rpartition(".")[0] for key in keys}
     return sections == {"grpc_server", "http_server"} and keys <= CONTRACT_KEYS
 
@@ -337,7 +336,7 @@ def _is_loopback_only(config: ServerConfig) -> bool:
 
 
 def check_server(config: ServerConfig) -> None:
-    """Values that are each well formed but cannot be used, or not together."""
+    """Raise ConfigError for values that are well formed but cannot be used, or not together."""
     check_store(config)
     if not config.name.strip() or len(config.name) > NAME_LENGTH_MAX or not config.name.isprintable():
         hint = f"leave it out or give the cluster a name of at most {NAME_LENGTH_MAX} characters"
@@ -352,8 +351,8 @@ def check_server(config: ServerConfig) -> None:
         raise ConfigError("retention.jobs_count", "is out of range", hint)
     renewal_window(config.certificates)
     check_granted_labels(config.placement.granted_labels)
-    for name, door in (("http_server", config.http_server), ("grpc_server", config.grpc_server)):
-        check_door(name, door)
+    for name, listener in (("http_server", config.http_server), ("grpc_server", config.grpc_server)):
+        check_listener(name, listener)
     check_names(config.http_server.names)
     check_connections(config)
     check_limits(config.limits)
@@ -361,7 +360,7 @@ def check_server(config: ServerConfig) -> None:
 
 
 def check_names(names: list[str]) -> None:
-    """Host names and addresses, without a port."""
+    """Raise ConfigError unless all are host names or addresses without a port."""
     for name in names:
         if not HOST_NAME.fullmatch(name):
             hint = "write host names or addresses without a port, as rota.example.org"
@@ -369,23 +368,23 @@ def check_names(names: list[str]) -> None:
 
 
 def check_connections(config: ServerConfig) -> None:
-    """How many connections the listeners take, and for how long they wait on each."""
-    web, controllers = config.http_server, config.grpc_server
+    """Check the limits of listeners on connections, and their timeouts."""
+    http, grpc = config.http_server, config.grpc_server
     counts = {
-        "http_server.max_connections": web.max_connections,
-        "http_server.max_connections_per_address": web.max_connections_per_address,
-        "grpc_server.max_connections": controllers.max_connections,
+        "http_server.max_connections": http.max_connections,
+        "http_server.max_connections_per_address": http.max_connections_per_address,
+        "grpc_server.max_connections": grpc.max_connections,
     }
-    waits = {
-        "http_server.head_seconds": web.head_seconds,
-        "http_server.body_seconds": web.body_seconds,
-        "http_server.idle_seconds": web.idle_seconds,
-        "grpc_server.idle_seconds": controllers.idle_seconds,
+    timeouts = {
+        "http_server.head_seconds": http.head_seconds,
+        "http_server.body_seconds": http.body_seconds,
+        "http_server.idle_seconds": http.idle_seconds,
+        "grpc_server.idle_seconds": grpc.idle_seconds,
     }
     for key, count in counts.items():
         if not 1 <= count <= CONNECTIONS_LIMIT:
             raise ConfigError(key, f"{count} cannot be used", f"write 1 to {CONNECTIONS_LIMIT}")
-    for key, seconds in waits.items():
+    for key, seconds in timeouts.items():
         if not 1 <= seconds <= REQUEST_SECONDS_MAX:
             hint = f"write 1 to {REQUEST_SECONDS_MAX:g} seconds"
             raise ConfigError(key, f"{seconds:g} cannot be used", hint)
@@ -411,32 +410,33 @@ def check_granted_labels(keys: list[str]) -> None:
             raise ConfigError("placement.granted_labels", f"{key[:60]!r} is not a label's name", hint)
 
 
-def renewal_window(said: CertificatesConfig) -> timedelta:
-    key = "certificates.renewal_window"
+def renewal_window(certificates: CertificatesConfig) -> timedelta:
+    key, window = "certificates.renewal_window", certificates.renewal_window
     try:
-        return timedelta(seconds=parse_seconds(key, said.renewal_window, RENEWAL_WINDOW_SECONDS_MAX))
+        return timedelta(seconds=parse_seconds(key, window, RENEWAL_WINDOW_SECONDS_MAX))
     except BadField as error:
-        raise ConfigError(key, f"{said.renewal_window!r} cannot be used", error.hint) from None
+        raise ConfigError(key, f"{window!r} cannot be used", error.hint) from None
 
 
-def check_door(name: str, door: HttpServerConfig | GrpcServerConfig) -> None:
-    host = check_address(f"{name}.addr", door.addr)
-    if door.use_tls is not False:  # plain text needs no certificate: files that are named are not read
-        check_certificate_files(name, door)
+def check_listener(name: str, listener: HttpServerConfig | GrpcServerConfig) -> None:
+    host = check_address(f"{name}.addr", listener.addr)
+    if listener.use_tls is not False:  # without TLS the certificate files are not read
+        check_certificate_files(name, listener)
     elif not is_loopback(host):
         raise ConfigError(
             f"{name}.use_tls",
-            f"plain text is refused off loopback ({door.addr})",
+            f"plain text is refused off loopback ({listener.addr})",
             "remove use_tls = false",
         )
 
 
-def check_certificate_files(name: str, door: HttpServerConfig | GrpcServerConfig) -> None:
-    if (door.crt_file is None) != (door.key_file is None) or (door.use_tls and door.crt_file is None):
-        lacking = "crt_file" if door.crt_file is None else "key_file"
+def check_certificate_files(name: str, listener: HttpServerConfig | GrpcServerConfig) -> None:
+    crt_file, key_file = listener.crt_file, listener.key_file
+    if (crt_file is None) != (key_file is None) or (listener.use_tls and crt_file is None):
+        missing = "crt_file" if crt_file is None else "key_file"
         hint = "name both crt_file and key_file, or set use_tls = false"
-        raise ConfigError(f"{name}.{lacking}", "is missing", hint)
-    for part, path in (("crt_file", door.crt_file), ("key_file", door.key_file)):
+        raise ConfigError(f"{name}.{missing}", "is missing", hint)
+    for part, path in (("crt_file", crt_file), ("key_file", key_file)):
         check_file(f"{name}.{part}", path)
 
 
@@ -445,9 +445,7 @@ def check_file(key: str, path: str | None) -> None:
         if path is not None:
             open(path, "rb").close()
     except OSError as error:
-        raise ConfigError(
-            key, f"{path} cannot be read: {error.strerror}", "name a file that can be"
-        ) from None
+        raise ConfigError(key, f"{path} cannot be read: {error.strerror}", "name a readable file") from None
 
 
 def check_store(config: ServerConfig) -> None:
@@ -458,13 +456,13 @@ def check_store(config: ServerConfig) -> None:
         raise ConfigError("store", f"{config.store!r} is no store", known)
     if config.never_lead and config.store in STORES:
         raise ConfigError(
-            "never_lead", f"nobody else leads on {config.store}", f"write store = {SCHEME}host:port"
+            "never_lead", f"no other server can lead on {config.store}", f"write store = {SCHEME}host:port"
         )
     check_etcd(config.etcd, config.store)
 
 
-def check_reports(said: ReportSecondsConfig) -> None:
-    low, high = said.least, said.most
+def check_reports(interval: ReportSecondsConfig) -> None:
+    low, high = interval.least, interval.most
     for name, seconds in (("least", low), ("most", high)):
         if not REPORT_LEAST_MS <= seconds * 1000 <= REPORT_MOST_MS:
             hint = f"write {REPORT_LEAST_MS / 1000:g} to {REPORT_MOST_MS / 1000:g} seconds"
@@ -524,13 +522,13 @@ def check_amounts(config: AgentConfig) -> None:
     if config.cpu is not None and usable("cpu", parse_cpu, config.cpu) == 0:
         raise ConfigError("cpu", f"{config.cpu} is not a number of cores", "write a number above 0")
     for key in ("memory", "log_bytes", "logs_bytes", "output_bytes"):
-        if (said := getattr(config, key)) is not None:
-            usable(key, parse_size, said)
+        if (value := getattr(config, key)) is not None:
+            usable(key, parse_size, value)
     usable("logs_age", partial(parse_seconds, high=TIMEOUT_SECONDS_MAX), config.logs_age)
 
 
 def usable(key: str, parse: Callable[[str, object], T], value: object) -> T:
-    """What a parser of rota.model.amounts makes of a value, or a ConfigError that names the key."""
+    """The value parsed by a function of rota.model.amounts; raises ConfigError, with the key, if it fails."""
     try:
         return parse(key, value)
     except BadField as error:
@@ -555,16 +553,16 @@ def check_mounts(mounts: list[str]) -> None:
 
 
 def drain_seconds(config: AgentConfig) -> float | None:
-    """How long the work has to end by itself when the node is told to leave; None: it is stopped at once."""
+    """How long tasks may take to end by themselves when the node leaves; None: they are stopped at once."""
     if config.drain is None:
         return None
     if config.keep_work:
-        raise ConfigError("drain", "counts for nothing with keep_work", "leave out drain, or keep_work")
+        raise ConfigError("drain", "has no effect with keep_work", "leave out drain, or keep_work")
     return usable("drain", partial(parse_seconds, high=DRAIN_SECONDS_MAX), config.drain)
 
 
 def check_address(key: str, addr: str) -> str:
-    """`host:port` -> host, or an error that says what would be accepted."""
+    """`host:port` -> host; raises ConfigError if it is no address."""
     host, _, port = addr.rpartition(":")
     if not host or not is_port(port):
         raise ConfigError(key, f"{addr[:300]!r} is not an address", "write host:port, as 127.0.0.1:3000")
@@ -572,16 +570,18 @@ def check_address(key: str, addr: str) -> str:
 
 
 def machines_dir(data_dir: Path) -> Path:
-    """Where a server keeps the machines that it makes on this one.
+    """The directory of the machines that a server creates on its own machine.
 
-    Work on root's machines has users of its own, which cannot pass through a server's directory.
+    As root it is beside the data directory: tasks run as users of their own there, which may not enter it.
     """
-    own = data_dir.absolute()
-    return own.with_name(f"{own.name}-machines") if os.geteuid() == 0 else own / "machines"
+    server_dir = data_dir.absolute()
+    if os.geteuid() == 0:
+        return server_dir.with_name(f"{server_dir.name}-machines")
+    return server_dir / "machines"
 
 
 def default_data_dir(role: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Where `server`, `agent` or `dev` keeps its files unless told otherwise."""
+    """The default data directory of `server`, `agent`, `watcher` or `dev`."""
     if os.geteuid() == 0:
         return f"/var/lib/rota/{role}"
     home = environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")

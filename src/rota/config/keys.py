@@ -1,4 +1,4 @@
-"""A dataclass -> its keys; file, environment and flags -> a value for each, and who said it. [I/O]"""
+"""A dataclass -> its keys; file, environment and flags -> a value for each key, with its source. [I/O]"""
 
 import contextlib
 import difflib
@@ -14,7 +14,7 @@ Config = TypeVar("Config")
 
 
 class ConfigError(ValueError):
-    """The user's: a key that is unknown or has a value that cannot be used."""
+    """An unknown key, or a value that cannot be used: the user's fault."""
 
     code = "bad_config"
     exit_code = 2
@@ -31,7 +31,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Sourced:
-    """One value and where it came from."""
+    """One value and its source: flag, environment, file or default."""
 
     key: str
     value: Any
@@ -41,10 +41,10 @@ class Sourced:
 def sources(
     kind: type[Config], path: str | None, flags: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> list[Sourced]:
-    """Every key with its value and where that was said."""
+    """Every key with its value and the source of the value."""
     known = schema(kind)
-    said_in_file = _flat(read_toml(path), known) if path else {}
-    return [_source(key, known[key], flags, environ, (path, said_in_file)) for key in known]
+    in_file = _flat(read_toml(path), known) if path else {}
+    return [_source(key, known[key], flags, environ, (path, in_file)) for key in known]
 
 
 def keys_in(kind: type[Any], path: str | None) -> frozenset[str]:
@@ -59,10 +59,10 @@ def build(kind: type[Config], values: list[Sourced]) -> Config:
         section, _, name = sourced.key.rpartition(".")
         (tree.setdefault(section, {}) if section else tree)[name] = sourced.value
     hints = get_type_hints(kind)
-    said = {
+    arguments = {
         name: hints[name](**value) if is_dataclass(hints[name]) else value for name, value in tree.items()
     }
-    return kind(**said)
+    return kind(**arguments)
 
 
 def schema(kind: type[Any], prefix: str = "") -> dict[str, "Key"]:
@@ -93,7 +93,7 @@ class Key:
 
     @property
     def kind(self) -> type:
-        """The type a value must have; `None` is said by leaving the key out."""
+        """The type that a value must have; None is expressed by leaving the key out."""
         options = get_args(self.hint) if isinstance(self.hint, UnionType) else (self.hint,)
         plain: type = next(option for option in options if option is not type(None))
         return get_origin(plain) or plain
@@ -110,7 +110,7 @@ def read_toml(path: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def at_its_line(path: str | None, flags: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[None]:
-    """What is wrong with a key is told with the line of the file, where that is who said it."""
+    """Add the line of the file to a ConfigError, if the value comes from the file."""
     try:
         yield
     except ConfigError as error:
@@ -121,7 +121,7 @@ def at_its_line(path: str | None, flags: Mapping[str, Any], environ: Mapping[str
 
 
 def _line_of(path: str | None, key: str) -> int | None:
-    """Of the key; of its section where that lacks it; None: the file has neither."""
+    """The line of a key, or of its section if it lacks the key; None: the file has neither."""
     if path is None or not key:
         return None
     section = ""
@@ -134,8 +134,8 @@ def _line_of(path: str | None, key: str) -> int | None:
         elif not words.startswith("#"):
             name = words.partition("=")[0].strip().strip("\"'")
             lines.setdefault(f"{section}.{name}" if section else name, number)
-    wanted = key.strip("[]")
-    return lines.get(wanted) or lines.get(wanted.rpartition(".")[0])
+    name = key.strip("[]")
+    return lines.get(name) or lines.get(name.rpartition(".")[0])
 
 
 def _source(
@@ -145,25 +145,25 @@ def _source(
     environ: Mapping[str, str],
     file: tuple[str | None, dict[str, Any]],
 ) -> Sourced:
-    path, said_in_file = file
+    path, in_file = file
     if flags.get(key) is not None:
         return Sourced(key, _checked(known, flags[key]), "flag")
     if environ.get(known.variable):
         return Sourced(key, _parsed(known, environ[known.variable]), f"environment {known.variable}")
-    if key in said_in_file:
-        return Sourced(key, _checked(known, said_in_file[key]), f"file {path}")
+    if key in in_file:
+        return Sourced(key, _checked(known, in_file[key]), f"file {path}")
     return Sourced(key, known.default, "default")
 
 
 def _flat(tree: Mapping[str, Any], known: Mapping[str, Key]) -> dict[str, Any]:
-    """`{section: {name: value}}` -> `{section.name: value}`; what is not known is refused."""
+    """`{section: {name: value}}` -> `{section.name: value}`; unknown sections and keys are refused."""
     sections = {key.rpartition(".")[0] for key in known} - {""}
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         if name in sections:
             if not isinstance(value, dict):
                 raise ConfigError(name, "must be a section", f"write [{name}]")
-            flat |= {f"{name}.{inner}": said for inner, said in value.items()}
+            flat |= {f"{name}.{inner}": inner_value for inner, inner_value in value.items()}
         elif isinstance(value, dict) and name not in known:
             raise ConfigError(f"[{name}]", "there is no such section", _nearest(name, sections))
         else:
@@ -203,7 +203,7 @@ def _are_texts(values: list[Any]) -> bool:
 
 
 def _parsed(known: Key, text: str) -> Any:
-    """A value out of the environment, where all is text."""
+    """A value from the environment, where everything is text."""
     kind = known.kind
     if kind is bool:
         return _checked(known, {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text))

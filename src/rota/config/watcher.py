@@ -1,4 +1,4 @@
-"""Settings of `rota watcher`."""
+"""Configuration of `rota watcher`."""
 
 import os
 from collections.abc import Mapping
@@ -14,18 +14,18 @@ AGENT_ADDR = "127.0.0.1:50002"
 
 @dataclass(frozen=True)
 class WatcherConfig:
-    """All a watcher is told; `join` is needed once."""
+    """Configuration of a watcher; `join` is needed once."""
 
     data_dir: str | None = None
     name: str | None = None
     join: str | None = None
-    agent_addr: str = AGENT_ADDR  # where agents find it, host:port
-    server_addr: str | None = None  # agent ports of servers, no others are called; unset: as the leader tells
+    agent_addr: str = AGENT_ADDR  # the address that agents connect to, host:port
+    server_addr: str | None = None  # agent ports of the only servers to use; unset: as the leader lists them
 
 
 @dataclass(frozen=True)
 class WatcherOptions:
-    """What `rota watcher` was asked for: a file, and values that win over it."""
+    """Options of `rota watcher`: a file, and flags that override it."""
 
     config_file: str | None = None
     join: str | None = None

@@ -6,7 +6,7 @@ from rota.model.attempt import DRAINED, EVICTED, NO_EXIT_CODE, AttemptBlock, Sta
 from rota.model.columns import ints
 from rota.model.job import JobSpec
 from rota.model.lifecycle import AttemptState, TaskEvent
-from rota.model.retry import EndCause
+from rota.model.recovery import EndCause
 
 
 class AttemptEnd(NamedTuple):

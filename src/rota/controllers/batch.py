@@ -141,7 +141,7 @@ def finish_attempts(view: View, job: JobView, block: int, now: Instant) -> Plan:
     positions = _newly_ended(task, attempt, status)
     if not positions:
         # A withdrawn offer may have been the last live attempt of a job that was rejected or scaled down.
-        is_over = job.verdict is not None or job.spec.kept is not None
+        is_over = job.verdict is not None or job.spec.desired_count is not None
         return decide_job(job, now) if is_over else NO_CHANGE
     # Losses first: a task that waits for its recovery controller must not be decided by the retry policy.
     request = ask_recovery_controller(view, job, BlockRecords(task, attempt, status), positions, now)
@@ -372,7 +372,7 @@ def _result_event(job: JobView) -> JobEvent:
 def _count_scaled_down(job: JobView) -> int:
     """Tasks canceled by scale-down; excluded from the job result."""
     spec = job.spec
-    blocks = range(spec.size // BLOCK_TASKS, spec.blocks if spec.kept is not None else 0)
+    blocks = range(spec.size // BLOCK_TASKS, spec.blocks if spec.desired_count is not None else 0)
     starts = {block: max(0, spec.size - block * BLOCK_TASKS) for block in blocks}
     return sum(job.phases[block].count(Phase.CANCELED, start) for block, start in starts.items())
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from rota.engine.reconciler import Reconciler
-from rota.model.calendar import MINUTE_MS
+from rota.model.amounts import MINUTE_MS
 from rota.model.cron import CronRecord, MissedRuns
 from rota.model.errors import Rejected
 from rota.model.limits import (

@@ -17,7 +17,7 @@ from rota.model.ids import JobId, NodeId
 from rota.model.lifecycle import AttemptState, TaskState
 from rota.model.limits import BLAME_MS, QUARANTINE_KEEPER_DEATHS, QUARANTINE_KEEPER_DEATHS_TIED
 from rota.model.plan import Instant
-from rota.model.retry import EndCause
+from rota.model.recovery import EndCause
 from rota.model.task import KeeperDeath
 from rota.model.view import JobView, View
 

@@ -10,7 +10,7 @@ from rota.model.ids import NodeId
 from rota.model.lifecycle import TASK, TaskEvent, TaskState, step
 from rota.model.limits import BLAME_MS, BLOCK_TASKS, HELD_MS, QUARANTINE_LOST_NODES
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan, wake_at
-from rota.model.retry import EndCause
+from rota.model.recovery import EndCause
 from rota.model.task import TaskBlock
 from rota.model.view import JobView, View
 

@@ -15,7 +15,7 @@ from rota.model.limits import (
     FAULT_JITTER_PERCENT,
     SERVICE_BACKOFF_MAX_MS,
 )
-from rota.model.retry import EndCause, Failure, Retry
+from rota.model.recovery import EndCause, Failure, Retry
 from rota.model.shape import RunMode
 
 SERVICE_BACKOFF = Retry(delay_max_ms=SERVICE_BACKOFF_MAX_MS)

@@ -100,7 +100,7 @@ def _reporting(engine: Engine) -> Iterator[ChaosReport]:
             for sentence in effects.sentences(committed.events, names):
                 _print("rota", sentence, committed.wall_ms)
 
-    engine.listen(on_commit)
+    engine.on_commit(on_commit)
     try:
         yield effects
     finally:

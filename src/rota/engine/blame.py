@@ -1,10 +1,10 @@
-"""The traceback of a failed decision -> the waiting job that it was about.
+"""The traceback of a failed decision -> the waiting job that it was working on.
 
-Some keys stand for the whole cluster: a round of the scheduler serves all jobs. When such a decision fails it
-matters which job it was at, and the code that decides does not keep a record of that. The frames of the
-traceback do: the outermost one that has exactly one waiting job among its local variables names it. This can
-be wrong only in one direction that costs little: a job waits for a pause although another one is to blame,
-and the decision fails again and names the next.
+Some keys stand for the whole cluster: one scheduling round serves all jobs. When such a decision fails it
+matters which job it was working on, and deciding code keeps no record of that. The frames of the traceback
+do: the outermost one with exactly one waiting job among its local variables names it. A wrong guess costs
+little: a job is parked for a while although another one is to blame, and the decision fails again and names
+the next one.
 """
 
 from types import TracebackType

@@ -1,4 +1,4 @@
-"""How long the last commits took: what the store is like now, as its only user sees it."""
+"""Latency of recent commits, and the error of the last one: the health of the store as the engine sees it."""
 
 from collections import deque
 from statistics import median
@@ -9,8 +9,8 @@ _KEPT = 200
 class CommitStats:
     def __init__(self) -> None:
         self._took_ms: deque[float] = deque(maxlen=_KEPT)
-        self.last_at_ms: int | None = None  # cluster time of the last commit that went through
-        self.problem: str | None = None  # of the last one, if it did not
+        self.last_at_ms: int | None = None  # cluster time of the last successful commit
+        self.problem: str | None = None  # the error of the last commit, if it failed
 
     def succeeded(self, took_ms: float, now_ms: int) -> None:
         self._took_ms.append(took_ms)

@@ -1,13 +1,14 @@
-"""When a lease was last renewed + the time -> renew it, rest, or step down before another can lead."""
+"""Time of the last lease renewal + now -> renew, wait, or step down before another server can lead."""
 
 from enum import Enum, auto
 from typing import NamedTuple
 
 
 class LeaseTiming(NamedTuple):
-    """A lease is renewed at three tenths of its time; who could not until seven tenths leads no more.
+    """A leader renews its lease at 0.3 of its TTL, and steps down at 0.7 without a renewal.
 
-    Time counts from when a renewal was asked for: the store, which counts from later, waits longer.
+    The leader counts from when it sent a renewal, the store from when it received it. So by the leader's
+    clock the lease always ends first, unless its clock runs more than 0.3 of the TTL slow.
     """
 
     ttl_ms: int
@@ -33,13 +34,13 @@ class LeaseAction(Enum):
 
 class LeaseStep(NamedTuple):
     action: LeaseAction
-    within_ms: int  # to rest so long, or to have the renewal by then
+    within_ms: int  # time to wait, or within which the renewal must succeed
 
 
-def next_step(tenure: LeaseTiming, renewed_at_ms: int, tried_at_ms: int, now_ms: int) -> LeaseStep:
-    """`tried_at_ms`: when a renewal was last asked for, in vain or not."""
-    fence_at_ms = renewed_at_ms + tenure.fence_ms
-    next_at_ms = max(renewed_at_ms + tenure.renew_ms, tried_at_ms + tenure.retry_ms)
+def next_step(timing: LeaseTiming, renewed_at_ms: int, tried_at_ms: int, now_ms: int) -> LeaseStep:
+    """What to do now; `tried_at_ms` is when a renewal was last requested, successfully or not."""
+    fence_at_ms = renewed_at_ms + timing.fence_ms
+    next_at_ms = max(renewed_at_ms + timing.renew_ms, tried_at_ms + timing.retry_ms)
     if now_ms >= fence_at_ms:
         return LeaseStep(LeaseAction.STEP_DOWN, 0)
     if now_ms >= next_at_ms:
@@ -47,6 +48,6 @@ def next_step(tenure: LeaseTiming, renewed_at_ms: int, tried_at_ms: int, now_ms:
     return LeaseStep(LeaseAction.WAIT, min(next_at_ms, fence_at_ms) - now_ms)
 
 
-def lease_valid(tenure: LeaseTiming, renewed_at_ms: int, now_ms: int) -> bool:
-    """By its own clock nobody else can have taken over."""
-    return now_ms < renewed_at_ms + tenure.fence_ms
+def lease_valid(timing: LeaseTiming, renewed_at_ms: int, now_ms: int) -> bool:
+    """Whether, by this server's clock, no other server can have acquired the lease."""
+    return now_ms < renewed_at_ms + timing.fence_ms

@@ -1,21 +1,28 @@
-"""Changes in, batches of plans out: decides to rest over its own uncommitted writes. No store, no clock.
+"""Requests and keys in, batches of plans out: decides to quiescence over its own uncommitted writes.
+
+The loop is sans-I/O: it has no store, no clock and no thread. `rota.engine.run` drives it in production,
+`rota.sim` in virtual time, `rota.testing.stage` in scenario tests.
 
 Theory of operation
 -------------------
 All state of a server is a set of records in the store and a *mirror* of them in memory. Every component is a
 *reconciler*: a pure function from the mirror, a key and the time to a *plan*, which lists records to write.
-The loop owns the mirror and a queue of keys. One call of `decide` makes one batch:
+The loop owns the mirror and a work queue of keys. One call of `decide` makes one batch:
 
 1. Serve the waiting requests (commands of users and reports of nodes), each as a plan.
-2. Take keys off the queue and decide each. The plan's records are applied to the mirror at once, before they
-   are on disk, so that later decisions of the batch build on them. Each record written wakes the keys that
-   depend on it (`Reconciler.wakes`), and those are decided in the same batch.
-3. Stop when the queue is empty (the mirror is at rest), or at a bound on keys, on decisions, or on repeats of
-   one key. The rest of a long cascade goes into the next batch.
+2. Pop keys off the queue and decide each. The records of a plan are applied to the mirror immediately, before
+   they are durable, so that later decisions of the batch build on them. Each record written wakes the keys
+   that depend on it (`Reconciler.wakes`), and those are decided in the same batch.
+3. Stop at quiescence (the queue is empty), or at a bound on keys, on decisions, or on repeats of one key. A
+   cascade that is longer continues in the next batch.
 
-The driver (`rota.engine.run`) then commits the batch in one transaction, and only after that answers requests
-and tells listeners. So the mirror is ahead of the disk from `decide` to the end of the commit, and nothing is
-said during that time. If the commit fails, the mirror is wrong and everything is read again.
+The driver then commits the batch in one transaction, and only after that answers requests and runs the commit
+hooks. So the mirror is ahead of the disk from `decide` to the end of the commit, and nothing leaves the
+process during that time. If the commit fails, the mirror is wrong and everything is read again.
+
+A reconciler is edge-triggered by records and level-triggered in what it does: it gets a key, never the change
+itself, and derives its plan from the whole view. So a key may be woken twice, late or without a reason, and
+after a start every key is simply woken once (`enqueue_all`). Recovery is the normal path.
 
 Faults
 ------
@@ -23,28 +30,32 @@ An exception in our own code must cost one request or one key, not the batch and
 contained depends on what was touched when it was raised:
 
 * `decide` or a command raised: nothing was touched. The request is refused as a Bug. The key is parked
-  (`rota.engine.parking`): it is tried again when something it depends on changes, and after a pause that
-  doubles. If the traceback shows which waiting job a key of the whole cluster was working on, as the round
-  of the scheduler, that job is parked instead and the others go on.
+  (`rota.engine.parking`): it is tried again when something it depends on changes, and after a backoff that
+  doubles. If the traceback shows which waiting job a cluster-wide key was working on, as a scheduling round
+  does, that job is parked instead and the others continue.
 * `wakes` raised: the record is written, but a key that depends on it may not have been woken. All keys of
-  that reconciler are looked at again after the pause.
+  that reconciler are decided again after the backoff.
 * `mirror.apply` raised, or a record cannot be encoded: the mirror holds half a plan that must never be
-  committed. `Tainted` ends the batch and says who is to blame. All other requests of the batch go back to the
+  committed. `Tainted` ends the batch and names the source. All other requests of the batch go back to the
   queue, which is possible because commands are pure and no caller has been answered. The driver reads the
   mirror again from the store and makes a new loop with the same `Parking`.
-  The blame is on the submit or update of that job, if it is in the same batch; else on the job or node whose
-  record it is, if the plan was about others too: nothing is written about it until its pause is over, and the
-  others are served; else on the key or the request.
+  The source is the submit or update of that job, if it is in the same batch; else the job or node whose
+  record it is, if the plan wrote about others too: nothing is written about it until its backoff is over, and
+  the others are served; else the key or the request.
 * For some time after such a rebuild each plan is first tried on a small mirror of the jobs and nodes that it
   writes about (`rota.engine.trial`). A second culprit is found there and costs no second rebuild, so hostile
   requests cannot keep the server busy with reading its store.
-* A key that comes back without end over several batches, while few other keys turn, is a livelock: it is
+* A key that is woken without end over several batches, while few other keys are decided, is a livelock: it is
   parked as `NotQuiescent`. A cascade that is merely long, as a chain of jobs that are canceled one by one,
   also repeats some keys often, but decides a new key every few decisions.
 
-Invariants: the mirror equals the disk plus the plans of the uncommitted batch. A plan is applied whole or the
-mirror is thrown away. A record that is set aside or parked is never written. The order of records in a batch
-is the order in which they were decided, and the last write of a key counts.
+Invariants
+----------
+* The mirror equals the disk plus the plans of the uncommitted batch.
+* A plan is applied whole, or the mirror is discarded.
+* A record that is set aside or parked is never written.
+* Records of a batch are in the order in which they were decided, and the last write of a key counts.
+* Every record has one writer: `_checked` refuses a plan that writes another component's record.
 """
 
 from collections.abc import Callable, Sequence
@@ -77,85 +88,104 @@ from rota.model.limits import (
     LIVELOCK_RATIO,
     STALL_MS,
 )
-from rota.model.plan import NO_CHANGE, WRITERS, EventRecord, Instant, Plan, Record, may_write
+from rota.model.plan import NO_CHANGE, WRITERS, Answer, EventRecord, Instant, Plan, Record, may_write
 
 Packed = TypeVar("Packed")
-ALL_KEYS = "*"  # of a reconciler: all its keys are to be looked at
+ALL_KEYS = "*"  # stands for all keys of a reconciler
 REQUEST_KEY = "request"  # the key under which faults of requests are reported
-UNATTRIBUTED = WorkItem(
-    "engine", "batch"
-)  # to blame for a fault that does not come back when it is looked for
-_REFUSALS_FROM_STATE = (
-    NotFound,
-    Conflict,
-)  # refusals of what is known here: a commit shows that it is still so
+UNATTRIBUTED = WorkItem("engine", "batch")  # the source of a fault that cannot be reproduced by one plan
+# Refusals that follow from the state: answered only after a commit, which proves that the state is current.
+_REFUSALS_FROM_STATE = (NotFound, Conflict)
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A command somebody waits for, and the component in whose name it writes."""
+    """A command with a waiting caller, and the component as which it writes."""
 
     owner: str
-    command: Command
-    answered: Callable[[Any], None]
+    command: Command[object]
+    answered: Callable[[Any], None]  # takes the answer of the command's plan; `Engine.ask` pairs the types
     refused: Callable[[RotaError], None]
-    may_split: bool = False  # a report about many jobs: what concerns a parked one may be left out
-    charge: Callable[[float], None] | None = None  # is told the seconds that serving it took
+    may_split: bool = False  # a report about many jobs: records of parked jobs may be left out
+    charge: Callable[[float], None] | None = None  # takes the seconds of CPU that serving it took
 
 
 class RequestOutcome(msgspec.Struct, frozen=True):
-    """What to tell whoever asked, once the batch is on disk."""
+    """The answer to a request, to be given once the batch is durable."""
 
     request: Request
-    answer: Any
+    answer: object
 
 
 class PlanSource(NamedTuple):
-    """Where a plan comes from: a reconciler's key, or a request."""
+    """The origin of a plan: a reconciler's key, or a request."""
 
     due: WorkItem
     request: Request | None = None
 
 
 class Culprit(NamedTuple):
-    """Whose fault it is that a record cannot be written."""
+    """The plan to blame for a record that cannot be written."""
 
     source: PlanSource
-    wrote_spec: bool  # it has made or updated the job or node that the record is part of
+    wrote_spec: bool  # the plan created or updated the job or node that the record belongs to
 
 
 class AppliedPlan(NamedTuple):
     """A plan that was applied to the mirror."""
 
     source: PlanSource
-    plan: Plan
+    plan: Plan[object]
 
 
 class Decided(NamedTuple):
-    """One transaction's worth of decisions."""
+    """One batch: what one transaction writes, and what may be said once it is durable.
 
+    The driver must, in this order:
+
+    1. commit `puts`, `deletes` and `events` in one transaction under the current epoch, if `commits`;
+    2. call `answer`, which gives `outcomes` and `refusals` to their callers;
+    3. run the commit hooks, which send orders and publish `events`.
+
+    If 1 fails it must call `fail` instead, and discard the mirror. If 1 has an unknown outcome, it is treated
+    as failed: the callers are told so, and a later reload finds out what is true.
+    """
+
+    # The time of the batch. Cluster time is stored with the commit, so that it never goes back after a
+    # restart.
     now: Instant
+    # The last write of each key. Already applied to the mirror; must be durable before anything below is
+    # used.
     puts: dict[Key, Record]
+    # Keys to delete; never a key of `puts`. Part of the same transaction.
     deletes: dict[Key, None]
+    # Stored with the transaction and numbered by its revision; published after it, never before.
     events: tuple[EventRecord, ...]
+    # The reasons of the plans, for the log. Not stored.
     whys: tuple[str, ...]
+    # Answers of requests that were served. Given only after the commit: they may depend on any plan of the
+    # batch.
     outcomes: list[RequestOutcome]
+    # Requests refused by their command. Also held back until the commit, since they were computed from
+    # uncommitted state and, on a deposed leader, from old state.
     refusals: list[tuple[Request, RotaError]]
+    # Even without a write, the answers hold only if a commit proves that this server still leads.
     fenced: bool
+    # The plans in order, to find the source of a record that cannot be encoded.
     applied: Sequence[AppliedPlan] = ()
 
     @property
     def commits(self) -> bool:
-        """Whether it must go to disk before anybody hears of it."""
+        """Whether a commit must succeed before anything of this batch leaves the process."""
         return bool(self.puts or self.deletes or self.events or self.fenced)
 
     @property
     def requests(self) -> list[Request]:
-        return [*(request for request, _ in self.refusals), *(one.request for one in self.outcomes)]
+        return [*(request for request, _ in self.refusals), *(outcome.request for outcome in self.outcomes)]
 
     def answer(self) -> list[Exception]:
-        """It is on disk: tell all callers. Returns what was raised by callers that could not be told."""
+        """Answer all callers, after the commit. Returns the errors of callbacks: one must not stop others."""
         refused = [_raised(request.refused, refusal) for request, refusal in self.refusals]
-        answered = [_raised(one.request.answered, one.answer) for one in self.outcomes]
+        answered = [_raised(outcome.request.answered, outcome.answer) for outcome in self.outcomes]
         return [error for error in (*refused, *answered) if error is not None]
 
     def fail(self, error: RotaError) -> None:
@@ -164,7 +194,7 @@ class Decided(NamedTuple):
             request.refused(error)
 
     def encode(self, pack: Callable[["Decided"], Packed]) -> Packed:
-        """What `pack` makes of it for the store. Raises Tainted: some plan of it cannot be encoded."""
+        """The batch as encoded by `pack` for the store. Raises Tainted if a plan cannot be encoded."""
         try:
             return pack(self)
         except Exception as error:
@@ -183,14 +213,14 @@ class Decided(NamedTuple):
             error = _raised(pack, nothing._replace(events=plan.events)) if plan.events else None
             if error is not None:
                 return Tainted(FaultStage.ENCODE, culprit, Key(""), error)
-        passing = Bug("the batch could not be encoded, and each of its plans can be")
+        transient = Bug("the batch could not be encoded, although each of its plans can be")
         return Tainted(
-            FaultStage.ENCODE, Culprit(PlanSource(UNATTRIBUTED), wrote_spec=False), Key(""), passing
+            FaultStage.ENCODE, Culprit(PlanSource(UNATTRIBUTED), wrote_spec=False), Key(""), transient
         )
 
 
 class Tainted(Exception):
-    """The mirror holds part of a plan that cannot be committed: it has to be read again."""
+    """The mirror holds part of a plan that cannot be committed, and has to be read again."""
 
     def __init__(
         self, stage: FaultStage, culprit: Culprit, key: Key, error: Exception, *, is_trial: bool = False
@@ -201,7 +231,7 @@ class Tainted(Exception):
         self.wrote_spec = culprit.wrote_spec
         self.key = key  # of the record
         self.error = error
-        self.is_trial = is_trial  # it was found out before the mirror was touched
+        self.is_trial = is_trial  # found on a trial mirror: the real one is intact
 
 
 class Loop:
@@ -219,13 +249,11 @@ class Loop:
         self._requests: list[Request] = []
         self._now = Instant(mirror.now_ms, 0)  # of the last batch
         self._last_ms: int | None = None
-        self._decision_counts: dict[
-            WorkItem, int
-        ] = {}  # decisions of each key since the queue was last empty
+        self._decision_counts: dict[WorkItem, int] = {}  # decisions per key since the last quiescence
         self._resume_parked()
 
     def enqueue_all(self) -> None:
-        """After a start nothing special happens: every key is looked at."""
+        """Wake every key of every reconciler, as after a start: there is no separate recovery path."""
         for name in self._reconcilers:
             self._wake_all(name, self._now)
 
@@ -233,21 +261,21 @@ class Loop:
         self._requests.append(request)
 
     def wake(self, reconciler: str, key: str) -> None:
-        """An observation that is no record has changed something this reconciler looks at."""
+        """Wake a key because of an observation, which is no record and wakes nothing by itself."""
         self._queue.wake(WorkItem(reconciler, key))
 
     @property
     def idle(self) -> bool:
-        """Nothing is due before something comes in or its time comes."""
+        """Whether nothing is due until a request, an observation or a timer arrives."""
         return not self._requests and not self._queue
 
     def drain_requests(self) -> list[Request]:
-        """What nobody has served yet, to be served by another loop."""
+        """Remove and return the requests that were not served, for the loop that replaces this one."""
         requests, self._requests = self._requests, []
         return requests
 
     def requeue(self, requests: Sequence[Request]) -> None:
-        """Serve these before all others: the batch that they were part of is not committed."""
+        """Put back requests of a batch that is not committed; they are served before all others."""
         self._requests[:0] = requests
 
     def next_at(self) -> int | None:
@@ -255,7 +283,7 @@ class Loop:
         return min((at_ms for at_ms in times if at_ms is not None), default=None)
 
     def decide(self, now: Instant) -> Decided | None:
-        """One batch, or nothing to do. Raises Tainted when the mirror has to be read again."""
+        """Decide one batch; None if there is nothing to do. Raises Tainted if the mirror must be reloaded."""
         self._detect_stall(now)
         self.mirror.now_ms = now.ms
         self._now = now
@@ -266,7 +294,7 @@ class Loop:
             for request in requests:
                 self._serve(request, batch)
             self._run_to_quiescence(batch)
-        except Exception:  # Tainted, or a bug of this very module: the callers must not wait for ever
+        except Exception:  # Tainted, or a bug of this module: without the requeue callers would wait forever
             self.requeue(requests)
             raise
         batch.events.extend(self.parking.drain_events())
@@ -274,43 +302,43 @@ class Loop:
         return decided if requests or decided.commits else None
 
     def condemn(self, tainted: Tainted, now: Instant) -> None:
-        """The mirror was read again: park or refuse what had tainted it, and do without."""
+        """After a reload of the mirror: park or refuse the source of the fault, so that it does not recur."""
         request = tainted.source.request
         if self._condemn(tainted, now) and request is not None:
-            self._requests = [one for one in self._requests if one is not request]
+            self._requests = [waiting for waiting in self._requests if waiting is not request]
             request.refused(_bug(tainted.source.due))
 
     # ---- deciding
 
     def _run_to_quiescence(self, batch: "_Batch") -> None:
-        """Decide until nothing is due, or enough for one commit."""
-        times: dict[WorkItem, int] = {}
-        looks = 0
-        while len(times) < BATCH_KEYS_MAX and looks < BATCH_DECISIONS_MAX:
+        """Drain the work queue, bounded by BATCH_KEYS_MAX and BATCH_DECISIONS_MAX."""
+        counts: dict[WorkItem, int] = {}
+        decisions = 0
+        while len(counts) < BATCH_KEYS_MAX and decisions < BATCH_DECISIONS_MAX:
             due = self._queue.pop(batch.now.ms)
             if due is None:
                 self._decision_counts.clear()
                 return
-            looks += 1
-            times[due] = again = times.get(due, 0) + 1
+            decisions += 1
+            counts[due] = repeats = counts.get(due, 0) + 1
             self._decide_item(due, batch)
-            if again >= KEY_DECISIONS_MAX:
+            if repeats >= KEY_DECISIONS_MAX:
                 break
-        self._detect_livelock(times, batch.now)
+        self._detect_livelock(counts, batch.now)
 
-    def _detect_livelock(self, times: dict[WorkItem, int], now: Instant) -> None:
-        """The batch ended before all was at rest: park a key if the same ones turn without end."""
-        turns = self._decision_counts
-        for due, count in times.items():
-            turns[due] = turns.get(due, 0) + count
-        most = max(turns, key=lambda due: turns[due])
-        if turns[most] >= LIVELOCK_DECISIONS_MAX and sum(turns.values()) > len(turns) * LIVELOCK_RATIO:
-            unsettled = NotQuiescent(f"decided {turns[most]} times and does not come to rest")
-            self._park(FaultStage.DECIDE, most, unsettled, now, firm=True)
-            turns.clear()
+    def _detect_livelock(self, counts: dict[WorkItem, int], now: Instant) -> None:
+        """Park the most repeated key if batches without quiescence keep deciding the same few keys."""
+        totals = self._decision_counts
+        for due, count in counts.items():
+            totals[due] = totals.get(due, 0) + count
+        most = max(totals, key=lambda due: totals[due])
+        if totals[most] >= LIVELOCK_DECISIONS_MAX and sum(totals.values()) > len(totals) * LIVELOCK_RATIO:
+            livelock = NotQuiescent(f"decided {totals[most]} times without reaching quiescence")
+            self._park(FaultStage.DECIDE, most, livelock, now, firm=True)
+            totals.clear()
 
     def _detect_stall(self, now: Instant) -> None:
-        """A gap in our own ticks is our sleep, not the nodes' silence."""
+        """Restart liveness clocks after a gap in our own iterations: this process slept, not the nodes."""
         if self._last_ms is not None and now.ms - self._last_ms > STALL_MS:
             self.mirror.now_ms = now.ms
             self.mirror.mark_all_seen()
@@ -351,7 +379,7 @@ class Loop:
             self.parking.unpark(due)
 
     def _still_parked(self, due: WorkItem, now: Instant) -> bool:
-        """Whether a parked key is left alone still, although something may have woken it."""
+        """Whether a parked key that was woken must keep waiting for its backoff."""
         parked = self.parking.keys[due]
         if not parked.firm or parked.retry_at_ms is None or parked.retry_at_ms <= now.ms:
             return False
@@ -359,7 +387,7 @@ class Loop:
         return True
 
     def _decide(self, due: WorkItem, batch: "_Batch") -> bool:
-        """Decide one key and apply its plan; says whether that went well."""
+        """Decide one key and apply its plan; returns True unless that failed."""
         reconciler = self._reconcilers[due.reconciler]
         try:
             plan = reconciler.decide(self.mirror, due.key, batch.now)
@@ -385,24 +413,24 @@ class Loop:
             return False
         return True
 
-    def _without_parked(self, plan: Plan, *, may_split: bool) -> Plan:
-        """The plan without what concerns parked subjects. Raises Conflict where it is all or nothing."""
+    def _without_parked(self, plan: Plan[Answer], *, may_split: bool) -> Plan[Answer]:
+        """The plan without records of parked subjects. Raises Conflict if the plan must not be split."""
         parked = self.parking.subjects
-        closed = {subject for key in _keys_of(plan) if (subject := subject_of(key)) in parked}
-        if not closed:
+        affected = {subject for key in _keys_of(plan) if (subject := subject_of(key)) in parked}
+        if not affected:
             return plan
         if not may_split:
-            subject = min(closed)
-            hint = "`rota server status` shows what is left alone after a fault of the server"
+            subject = min(affected)
+            hint = "`rota server status` lists what is parked after an internal fault"
             raise Conflict(f"{subject} cannot be changed now: the server failed on it", hint=hint)
         return plan.but(
-            puts=tuple(record for record in plan.puts if subject_of(record.key) not in closed),
-            deletes=tuple(key for key in plan.deletes if subject_of(key) not in closed),
-            events=tuple(event for event in plan.events if not closed & _subjects_of(event)),
+            puts=tuple(record for record in plan.puts if subject_of(record.key) not in affected),
+            deletes=tuple(key for key in plan.deletes if subject_of(key) not in affected),
+            events=tuple(event for event in plan.events if not affected & _subjects_of(event)),
         )
 
-    def _apply(self, source: PlanSource, plan: Plan, batch: "_Batch") -> None:
-        """Apply a plan to the mirror. Raises Tainted: a part of it is applied then, unless it was a trial."""
+    def _apply(self, source: PlanSource, plan: Plan[object], batch: "_Batch") -> None:
+        """Apply a plan to the mirror. Raises Tainted, with part of it applied unless `is_trial` is set."""
         if self.parking.is_wary(batch.now.ms) and (failed := try_plan(self.mirror, plan)) is not None:
             culprit = _culprit(failed.key, [AppliedPlan(source, plan)])
             raise Tainted(failed.stage, culprit, failed.key, failed.error, is_trial=True)
@@ -417,9 +445,9 @@ class Loop:
                 self.mirror.forget(key)
                 batch.delete(key)
         except Exception as error:
-            culprit = _culprit(key, [*batch.taken, AppliedPlan(source, plan)])
+            culprit = _culprit(key, [*batch.applied, AppliedPlan(source, plan)])
             raise Tainted(FaultStage.APPLY, culprit, key, error) from error
-        batch.taken.append(AppliedPlan(source, plan))
+        batch.applied.append(AppliedPlan(source, plan))
         batch.events.extend(plan.events)
         batch.fenced |= plan.fenced
         if plan.why:
@@ -448,10 +476,10 @@ class Loop:
     # ---- parking
 
     def _condemn(self, tainted: Tainted, now: Instant) -> bool:
-        """Park the subject that could not be written, or the key. True: it is the request's fault alone."""
+        """Park the subject that could not be written, or the key. True: only the request is to blame."""
         due, request = tainted.source
         subject = subject_of(tainted.key)
-        if due is UNATTRIBUTED:  # all of it is decided again
+        if due is UNATTRIBUTED:  # nothing to park: the whole batch is decided again
             self.parking.record_fault(tainted.stage, due, tainted.error)
             return False
         is_part = subject.partition("/")[0] in ("job", "node") and not tainted.wrote_spec
@@ -468,7 +496,7 @@ class Loop:
         return False
 
     def _blame(self, due: WorkItem, error: Exception, now: Instant) -> None:
-        """Park the waiting job that a decision failed on, if that can be told; else the key."""
+        """Park the waiting job that a decision failed on, if the traceback names one; else the key."""
         job = blamed_job(error, self.mirror)
         if job is None or due.key.partition("/")[0] == job:
             self._park(FaultStage.DECIDE, due, error, now, firm=False)
@@ -483,7 +511,7 @@ class Loop:
             self._queue.wake_at(due, parked.retry_at_ms)
 
     def _resume_parked(self) -> None:
-        """This loop replaces one whose mirror was read again: the same is left alone."""
+        """Continue the backoffs of the loop that this one replaces after the mirror was read again."""
         for due, parked in self.parking.keys.items():
             if due.reconciler in self._reconcilers and parked.retry_at_ms is not None:
                 self._queue.wake_at(due, parked.retry_at_ms)
@@ -492,7 +520,7 @@ class Loop:
                 self.mirror.park_job(JobId(subject[4:]))
 
     def _release_parked(self, now: Instant) -> None:
-        """Look again at everything about the subjects whose pause is over."""
+        """Wake everything that depends on the subjects whose backoff is over."""
         for subject in self.parking.release(now):
             head, _, name = subject.partition("/")
             if head == "job" and (job := self.mirror.jobs.get(JobId(name))) is not None:
@@ -500,14 +528,14 @@ class Loop:
                 for record in job.records():
                     self._wake_dependents(record, now)
             elif head == "node" and (node := self.mirror.nodes.get(NodeId(name))) is not None:
-                for one in node.records():
-                    self._wake_dependents(one, now)
+                for node_record in node.records():
+                    self._wake_dependents(node_record, now)
             else:
                 self.enqueue_all()
 
 
 class _Batch:
-    """A batch in the making; the last write of a key counts."""
+    """A batch under construction; the last write of a key counts."""
 
     def __init__(self, now: Instant) -> None:
         self.now = now
@@ -518,7 +546,7 @@ class _Batch:
         self.outcomes: list[RequestOutcome] = []
         self.refusals: list[tuple[Request, RotaError]] = []
         self.fenced = False
-        self.taken: list[AppliedPlan] = []
+        self.applied: list[AppliedPlan] = []
 
     def put(self, key: Key, record: Record) -> None:
         self.deletes.pop(key, None)
@@ -538,12 +566,12 @@ class _Batch:
             self.outcomes,
             self.refusals,
             self.fenced,
-            self.taken,
+            self.applied,
         )
 
 
-def _checked(owner: str, plan: Plan) -> Plan:
-    """The plan, if it writes nothing that is another component's."""
+def _checked(owner: str, plan: Plan[Answer]) -> Plan[Answer]:
+    """The plan, if it writes only records of its own component; else raises WrongWriter."""
     for record in plan.puts:
         kind = type(record)
         if not may_write(owner, kind):
@@ -551,23 +579,23 @@ def _checked(owner: str, plan: Plan) -> Plan:
     return plan
 
 
-def _culprit(key: Key, taken: list[AppliedPlan]) -> Culprit:
-    """Who wrote the spec of that job or node last, if anyone did; else whose plan came last.
+def _culprit(key: Key, applied: list[AppliedPlan]) -> Culprit:
+    """The last plan of the batch that wrote the spec of that job or node, or else the last plan.
 
     A record of a new or updated job that cannot be applied is most likely the fault of that submit or update.
     """
     spec = f"{subject_of(key)}/spec"
-    for source, plan in reversed(taken):
+    for source, plan in reversed(applied):
         if any(record.key == spec for record in plan.puts):
             return Culprit(source, wrote_spec=True)
-    return Culprit(taken[-1].source, wrote_spec=False)
+    return Culprit(applied[-1].source, wrote_spec=False)
 
 
 def _bug(due: WorkItem) -> Bug:
     return Bug(f"deciding {due.key} for {due.reconciler} failed")
 
 
-def _keys_of(plan: Plan) -> list[Key]:
+def _keys_of(plan: Plan[object]) -> list[Key]:
     return [*(record.key for record in plan.puts), *plan.deletes]
 
 

@@ -4,9 +4,9 @@ The event loop is one thread, so its time is what callers compete for. A call ru
 to the next, and no other call runs during a segment. `Meter.run` drives a call and adds up its segments, in
 time of the CPU: the time that the loop waits for a core is not charged to the call it waits with.
 
-A command does not run in the task that asked for it, but in a turn of the engine. So `Engine.ask` hands the
-meter of the asking task on with the request, and the requests of a turn are charged equal parts of it: which
-decisions and records of a batch are due to which request is not known.
+A command does not run in the task that asked for it, but in an iteration of the engine. So `Engine.ask`
+passes the meter of the asking task with the request, and the requests of an iteration are charged equal
+parts of its time: which decisions of a batch were caused by which request is not known.
 """
 
 import time
@@ -19,14 +19,14 @@ Charge = Callable[[float], None]
 
 
 class Meter:
-    """The time of one call; what it uses before `bill` names the account is charged then."""
+    """The CPU time of one call. Time used before `bill` names an account is charged when it does."""
 
     def __init__(self) -> None:
         self._unbilled = 0.0
         self._charge: Charge | None = None
 
     def bill(self, charge: Charge) -> None:
-        """Charge what was used so far, and everything from now on."""
+        """Charge the time used so far to this account, and all time from now on."""
         self._charge = charge
         charge(self._unbilled)
         self._unbilled = 0.0
@@ -58,7 +58,7 @@ async def metered(call: Coroutine[Any, Any, T]) -> T:
 
 
 class _Segments(Generator[Any, Any, T]):
-    """An awaitable that passes everything through to a coroutine, and times how long that keeps the loop."""
+    """An awaitable that wraps a coroutine and measures the CPU time of each of its segments."""
 
     def __init__(self, call: Coroutine[Any, Any, T], add: Charge) -> None:
         self._call = call

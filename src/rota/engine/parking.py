@@ -1,9 +1,11 @@
-"""Faults of our own code -> which keys and records are left alone, for how long, and what operators are told.
+"""Internal faults -> which keys and records are parked, for how long, and what operators see of it.
 
-A *key* is parked when deciding it failed: only that reconciler leaves it alone. A *subject*, a job, a node
+A *key* is parked when deciding it failed: only that reconciler skips it. A *subject*, which is a job, a node
 or another single record, is parked when one of its records could not be applied: nothing is written about
-it, and a job is not offered to the scheduler. Both are tried again after a pause that doubles. A subject
+it, and the scheduler does not see a parked job. Both are tried again after a backoff that doubles. A subject
 that could not be loaded is *set aside*: it is not in the mirror, and stays so until everything is read again.
+
+Invariant: what is parked or set aside is never written, so its stored records stay as they were.
 """
 
 from collections import Counter, deque
@@ -18,7 +20,7 @@ from rota.model.ids import JobId, NodeId
 from rota.model.limits import PARKED_FIRST_MS, PARKED_LAST_MS, REBUILD_SHARE
 from rota.model.plan import EventRecord, Instant
 
-_ERROR_CHARS = 200  # of an error's text, which may quote what a user sent
+_ERROR_CHARS = 200  # of an error's text, which may quote a request
 _LOAD = "load"  # in place of a reconciler's name
 _PENDING_EVENTS_MAX = 1_000  # events that wait for the next commit
 
@@ -35,15 +37,15 @@ class FaultStage(StrEnum):
 
 
 class Parked(msgspec.Struct, frozen=True):
-    """One key or subject that is left alone."""
+    """One key or subject that is skipped."""
 
-    reconciler: str  # that failed on it; or "listener"; of a subject set aside: "load"
+    reconciler: str  # that failed on it; or "listener" for a commit hook; "load" for a subject set aside
     key: str  # or the subject, as in job/12
     error: str
     since: Instant
-    times: int  # it failed in a row
+    times: int  # failures in a row
     retry_at_ms: int | None  # cluster time; None: when everything is read again
-    firm: bool  # a change does not make it due earlier
+    firm: bool  # a change of records does not end the backoff earlier
 
 
 class InternalFault(NamedTuple):
@@ -53,29 +55,27 @@ class InternalFault(NamedTuple):
     reconciler: str
     key: str
     error: Exception
-    is_loud: bool  # False: the same was logged before and nothing is new
+    is_loud: bool  # False: the same fault was logged before
 
 
 def describe_error(error: Exception) -> str:
-    said = str(error)
+    text = str(error)
     name = type(error).__name__
-    return (f"{name}: {said}" if said else name)[:_ERROR_CHARS]
+    return (f"{name}: {text}" if text else name)[:_ERROR_CHARS]
 
 
 class Parking:
-    """Outlives the loop and the mirror, which are replaced when everything is read again."""
+    """Parked keys and subjects. It outlives the loop and the mirror, which are replaced by a reload."""
 
     def __init__(self) -> None:
         self.keys: dict[WorkItem, Parked] = {}
         self.subjects: dict[str, Parked] = {}
-        self.counts: Counter[str] = Counter()  # faults since this process began, by stage
-        self.faults: deque[InternalFault] = deque(
-            maxlen=_PENDING_EVENTS_MAX
-        )  # that the driver has not logged yet
+        self.counts: Counter[str] = Counter()  # faults since this process started, by stage
+        self.faults: deque[InternalFault] = deque(maxlen=_PENDING_EVENTS_MAX)  # not yet logged by the driver
         self.last: InternalFault | None = None
         self._pending_events: deque[EventRecord] = deque(maxlen=_PENDING_EVENTS_MAX)
-        self._released: dict[str, Parked] = {}  # subjects that are tried again
-        self._rebuilding_ms = 0  # what the last rebuild of the mirror took
+        self._released: dict[str, Parked] = {}  # subjects that are being tried again
+        self._rebuilding_ms = 0  # duration of the last rebuild of the mirror
         self._rebuilt_at_ms: int | None = None
 
     def all(self) -> list[Parked]:
@@ -86,7 +86,7 @@ class Parking:
     def record_fault(
         self, stage: FaultStage, due: WorkItem, error: Exception, *, is_loud: bool = True
     ) -> None:
-        """Count a fault and hand it to the driver, which logs it."""
+        """Count a fault and queue it for the driver, which logs it."""
         self.counts[stage] += 1
         self.last = InternalFault(stage, due.reconciler, due.key, error, is_loud)
         self.faults.append(self.last)
@@ -98,7 +98,7 @@ class Parking:
         if before is not None and before.firm and now.ms < (before.retry_at_ms or 0):
             self.record_fault(stage, due, error, is_loud=False)
             return before
-        parked = self._again(before, due.reconciler, due.key, error, now, firm=firm)
+        parked = self._failed_again(before, due.reconciler, due.key, error, now, firm=firm)
         self.keys[due] = parked
         self._report(stage, due, error, parked)
         return parked
@@ -107,18 +107,18 @@ class Parking:
         self, stage: FaultStage, due: WorkItem, subject: str, error: Exception, now: Instant
     ) -> None:
         before = self.subjects.get(subject) or self._released.pop(subject, None)
-        parked = self._again(before, due.reconciler, subject, error, now, firm=True)
+        parked = self._failed_again(before, due.reconciler, subject, error, now, firm=True)
         self.subjects[subject] = parked
         self._report(stage, WorkItem(due.reconciler, subject), error, parked)
 
     def stand_by(self) -> None:
-        """Nothing is decided here any more: only what could not be loaded is left alone."""
+        """Forget backoffs on a standby, which decides nothing; what could not be loaded stays aside."""
         self.keys.clear()
         self._released.clear()
         self.subjects = {name: parked for name, parked in self.subjects.items() if parked.retry_at_ms is None}
 
     def loaded(self, aside: Mapping[str, Exception], now: Instant) -> None:
-        """Everything was read: these subjects could not be loaded, and no others."""
+        """Record a full load: exactly these subjects could not be loaded."""
         before = [subject for subject, parked in self.subjects.items() if parked.retry_at_ms is None]
         for subject in before:
             if subject not in aside:
@@ -141,9 +141,9 @@ class Parking:
             self._recover(parked)
 
     def release(self, now: Instant) -> list[str]:
-        """Take out the subjects whose pause is over; those that did not fail since are recovered."""
+        """Pop the subjects whose backoff is over; those that have not failed again since are recovered."""
         for subject, parked in list(self._released.items()):
-            if parked.retry_at_ms is not None and now.ms >= parked.retry_at_ms + _pause_ms(parked.times):
+            if parked.retry_at_ms is not None and now.ms >= parked.retry_at_ms + _backoff_ms(parked.times):
                 self._recover(self._released.pop(subject))
         due = [
             subject
@@ -158,7 +158,7 @@ class Parking:
         """The cluster time at which `release` has something to do."""
         times = [parked.retry_at_ms for parked in self.subjects.values() if parked.retry_at_ms is not None]
         times += [
-            parked.retry_at_ms + _pause_ms(parked.times)
+            parked.retry_at_ms + _backoff_ms(parked.times)
             for parked in self._released.values()
             if parked.retry_at_ms is not None
         ]
@@ -167,7 +167,7 @@ class Parking:
     # ---- rebuilding the mirror
 
     def rebuilt(self, now_ms: int, took_ms: int) -> None:
-        """A half-written mirror was read again: what caused that waits for a multiple of what it took."""
+        """Record a rebuild of a tainted mirror; what caused it backs off for a multiple of its duration."""
         self._rebuilt_at_ms, self._rebuilding_ms = now_ms, took_ms
         until_ms = now_ms + took_ms * REBUILD_SHARE
         for due, parked in self.keys.items():
@@ -178,7 +178,7 @@ class Parking:
                 self.subjects[subject] = _not_before(parked, until_ms)
 
     def is_wary(self, now_ms: int) -> bool:
-        """Whether the mirror was rebuilt so lately that another time would cost too large a share of it."""
+        """Whether the last rebuild is so recent that another one would take too large a share of the time."""
         at_ms = self._rebuilt_at_ms
         return at_ms is not None and now_ms < at_ms + max(
             PARKED_FIRST_MS, self._rebuilding_ms * REBUILD_SHARE
@@ -187,27 +187,27 @@ class Parking:
     # ---- for the next commit
 
     def drain_events(self) -> tuple[EventRecord, ...]:
-        news = tuple(self._pending_events)
+        events = tuple(self._pending_events)
         self._pending_events.clear()
-        return news
+        return events
 
     # ---- inside
 
-    def _again(
+    def _failed_again(
         self, before: Parked | None, reconciler: str, key: str, error: Exception, now: Instant, *, firm: bool
     ) -> Parked:
         times = 1 if before is None else before.times + 1
         since = now if before is None else before.since
         firm = firm or (before is not None and before.firm)
-        return Parked(reconciler, key, describe_error(error), since, times, now.ms + _pause_ms(times), firm)
+        return Parked(reconciler, key, describe_error(error), since, times, now.ms + _backoff_ms(times), firm)
 
     def _report(self, stage: FaultStage, due: WorkItem, error: Exception, parked: Parked) -> None:
-        """The first failure is an event; the log hears of it again each time the count doubles."""
+        """Record a fault: an event for the first failure, a log line each time the count doubles."""
         self.record_fault(stage, due, error, is_loud=parked.times & (parked.times - 1) == 0)
         if parked.times == 1:
-            left = "it is left alone" if parked.retry_at_ms is None else "it is tried again after a pause"
-            # Not the error's text: everyone may hear this event, and the text may quote one user's job.
-            why = f"{parked.reconciler} failed on {parked.key} ({type(error).__name__}): {left}"
+            then = "it is left alone" if parked.retry_at_ms is None else "it is tried again after a pause"
+            # Not the error's text: all users may see this event, and the text may quote one user's job.
+            why = f"{parked.reconciler} failed on {parked.key} ({type(error).__name__}): {then}"
             self._pending_events.append(_event("engine.parked", why, parked.key))
 
     def _recover(self, parked: Parked) -> None:
@@ -215,7 +215,7 @@ class Parking:
         self._pending_events.append(_event("engine.recovered", why, parked.key))
 
 
-def _pause_ms(times: int) -> int:
+def _backoff_ms(times: int) -> int:
     return min(PARKED_LAST_MS, PARKED_FIRST_MS << min(times - 1, 20))
 
 

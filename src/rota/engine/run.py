@@ -1,30 +1,48 @@
-"""The one asynchronous driver of the loop: persist, then speak. [I/O]
+"""The asynchronous driver of the loop: decide, commit, then answer and publish. [I/O]
 
-One coroutine, `Engine.run`, makes one turn after the other; nothing else decides, commits or tells, so there
-are no locks. A turn does this, in an order that matters:
+Theory of operation
+-------------------
+One coroutine, `Engine.run`, makes one iteration after another. Nothing else decides, commits or answers, so
+there are no locks. The order of an iteration matters:
 
 1. Raise the epoch if a node has seen a higher one.
-2. Housekeeping that is due: old events, disk space, listeners that missed a commit. It is part of every turn,
-   because a busy server has no idle ones.
-3. `Loop.decide`. From here on the mirror is ahead of the disk, and `read` puts callers off.
-4. Commit. While it is awaited, requests and observations pile up for the next turn.
-5. Speak: let the reads run that were put off, answer the requests, tell the listeners. All of it happens
-   without awaiting anything, so no reader sees a state between two commits.
+2. Housekeeping that is due: event retention, the disk space check, commit hooks that missed a commit. It is
+   part of every iteration, because a busy server has no idle ones.
+3. `Loop.decide`. From here on the mirror is ahead of the disk, and `read` defers its callers.
+4. Commit. While it is awaited, requests and observations queue up for the next iteration: that is group
+   commit, and the backpressure on callers is the time of one commit.
+5. Run the deferred reads, answer the requests, run the commit hooks. None of these awaits anything, so no
+   reader sees a state between two commits, and hooks see a mirror that equals the disk.
 
-What can go wrong, and what it costs:
+What must be durable before what
+--------------------------------
+* Before a request is answered: its plan, and every plan of its batch, because it may build on them.
+* Before a refusal is answered that follows from the state (NotFound, Conflict): an empty fenced commit, since
+  a deposed leader would refuse by old state.
+* Before orders are sent to nodes and events reach followers: the commit, since both are commit hooks.
+* Before a node is answered with a higher epoch: that epoch (`raise_epoch`).
 
+Fencing. Each commit names the epoch and the revision it builds on, and the store rejects it if another server
+has acquired a higher epoch (`LostLeadership`). A leader that was paused for long can therefore still decide,
+but neither commit nor answer. After a commit with unknown outcome (a timeout) the state is read again, and
+nothing is published until an empty commit on top of it succeeded: what was read may have been old.
+
+Faults
+------
 | where | what happens |
 |---|---|
-| deciding raises | `Loop` refuses that request or parks that key; the batch goes on |
+| deciding raises | `Loop` refuses that request or parks that key; the batch continues |
 | applying or encoding raises | `Tainted`: the mirror is read again, the other requests are served again |
 | the commit fails | every request of the batch fails, everything is read again |
 | the store cannot be read | waiting callers are refused; it is tried again each second |
-| another server leads | `Deposed` ends `run`: the one fault that must |
-| a listener raises | the others are told; it hears at the next turn that everything was read again |
+| another server leads | `LostLeadership` ends `run`: the one fault that must |
+| a commit hook raises | the others run; at the next iteration it is called as after a full reload |
 | an answer raises | it is logged |
 | anything else raises | as if the commit had failed: the last line of defence |
-| a record cannot be loaded | its job or node is set aside, the rest is loaded (`rota.engine.state.loading`) |
-| on a standby a change cannot be applied | `Damaged`: the follower reads everything again |
+| a record cannot be loaded | its job or node is set aside, the others are loaded (`state.loading`) |
+| on a standby a commit cannot be applied | `Damaged`: the follower reads everything again |
+| the process crashes before the commit | nothing happened; callers see a broken connection |
+| ... after it, before the answer | the plan is durable; a repeat finds it by its idempotency key |
 
 Every fault is counted, logged and shown by `rota server status`; see `rota.engine.parking`.
 """
@@ -60,21 +78,25 @@ log = structlog.get_logger("rota.engine")
 
 _EVENT_RETENTION_MS = 10 * 60 * 1000
 _DISK_CHECK_MS = 5_000
-_READY_MS = 5_000  # a commit proves for so long that the store works
+_READY_MS = 5_000  # how long a commit counts as proof that the store works
 _PROBE_SECONDS = 2.0
-_LOAD_INLINE_MAX = 1000  # records; more take up to seconds, and meanwhile a lease must be renewed
-_BACKOFF_SECONDS = 1.0  # after a commit that did not go through
+_LOAD_INLINE_MAX = 1000  # records; loading more takes up to seconds, and meanwhile a lease must be renewed
+_BACKOFF_SECONDS = 1.0  # after a failed commit
 
 
 class DeferredRead(NamedTuple):
-    """Somebody who waits to look."""
+    """A read that waits for the commit under way."""
 
     run: Callable[[], None]
     refuse: Callable[[RotaError], None]
 
 
 class Committed(NamedTuple):
-    """What listeners hear: a revision, what was written, what happened."""
+    """What commit hooks get: the revision, what was written, and the events.
+
+    After a full reload hooks are called with an empty `decided`: more may have been written than was
+    published.
+    """
 
     revision: int
     wall_ms: int
@@ -82,11 +104,16 @@ class Committed(NamedTuple):
     events: tuple[EventRecord, ...]
 
 
+CommitHook = Callable[[Committed], None]
+
+
 class Engine:
+    """Owns the store, the loop and the clock of a server; see the theory of operation above."""
+
     def __init__(
         self, store: Store, reconcilers: Sequence[Reconciler], only_granted: frozenset[str] = frozenset()
     ) -> None:
-        """`granted_only_labels`: keys of nodes' labels that count only where they were granted."""
+        """`only_granted`: keys of node labels that have an effect only where they were granted."""
         self.store = store
         self._only_granted = only_granted
         self.epoch = 0
@@ -97,26 +124,23 @@ class Engine:
         self.parking = Parking()
         self._loop = Loop(Mirror(only_granted), reconcilers, self.parking)
         self._wakeup = asyncio.Event()
-        self._uncommitted = False  # the mirror holds what is not on disk
+        # True while the mirror holds records that are not durable: reads are deferred meanwhile.
+        self._uncommitted = False
         self._deferred_reads: list[DeferredRead] = []
-        self._decided: Decided | None = None  # and not on disk yet
+        self._decided: Decided | None = None  # the batch being committed
         self._stopped_by: RotaError | None = None
-        self._listeners: list[Callable[[Committed], None]] = []
-        self._failed_listeners: list[
-            Callable[[Committed], None]
-        ] = []  # listeners that raised, and missed a commit
-        self._unappliable: dict[str, Exception] = {}  # of a standby: what a change could not be applied to
+        self._commit_hooks: list[CommitHook] = []
+        self._failed_hooks: list[CommitHook] = []  # hooks that raised, and so missed a commit
+        self._unappliable: dict[str, Exception] = {}  # on a standby: subjects on which a replay failed
         self._events_pruned_at_ms = 0
         self._disk_checked_at_ms = 0
         self.commit_stats = CommitStats()
-        self._epoch_requests: list[
-            tuple[int, asyncio.Future[int]]
-        ] = []  # epochs that somebody has seen elsewhere
+        self._epoch_requests: list[tuple[int, asyncio.Future[int]]] = []  # epochs seen by nodes
 
-    # ---- for the faces
+    # ---- for API and node sessions
 
     async def check(self) -> None:
-        """Raises Unavailable unless decisions are made and reach the disk: lately, or now on our asking."""
+        """Readiness: returns if a commit succeeded within 5 s or a probe commit succeeds now, else raises."""
         if not self.healthy:
             raise Unavailable(
                 self.commit_stats.problem or str(self._stopped_by or "this server does not lead")
@@ -131,7 +155,7 @@ class Engine:
             raise Unavailable("the store does not answer") from None
 
     async def raise_epoch(self, above: int) -> int:
-        """Lead with an epoch above that number, between two commits; it is on disk when this returns."""
+        """Acquire an epoch greater than `above`, between two commits; durable on return."""
         if self._stopped_by is not None:
             raise self._stopped_by
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -139,16 +163,17 @@ class Engine:
         self._wakeup.set()
         return await future
 
-    async def ask(self, owner: str, command: Command, *, may_split: bool = False) -> Any:
-        """Decide it, make it durable, return its answer; raises what the command was refused with.
+    async def ask(self, owner: str, command: Command[T], *, may_split: bool = False) -> T:
+        """Serve a command; return its answer once the plan is durable. Raises the error of a refusal.
 
-        `may_split`: what it writes about jobs that are parked after a fault may be left out.
+        A caller that is canceled does not cancel its command. `may_split`: records of jobs that are parked
+        after an internal fault may be left out of its plan.
         """
         if self._stopped_by is not None:
             raise self._stopped_by
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        def answered(answer: Any) -> None:
+        def answered(answer: T) -> None:
             if not future.done():
                 future.set_result(answer)
 
@@ -159,7 +184,7 @@ class Engine:
         return await future
 
     async def read(self, look: Callable[[Mirror], T]) -> T:
-        """Look at the cluster as it is on disk: while a commit is under way, right after it."""
+        """Read the mirror in a durable state: immediately, or right after the commit under way."""
         if not self._uncommitted:
             return look(self._loop.mirror)
         if self._stopped_by is not None:
@@ -171,41 +196,44 @@ class Engine:
                 return
             try:
                 future.set_result(look(self._loop.mirror))
-            except Exception as error:  # whoever looks gets what his look raised
+            except Exception as error:  # raised to the reader, not to the engine
                 future.set_exception(error)
 
         self._deferred_reads.append(DeferredRead(run, _refuse_future(future)))
         return await future
 
-    def observe(self, note: Callable[[Mirror], None], *wake: tuple[str, str]) -> None:
-        """Note what is never stored, and have these keys looked at."""
+    def observe(self, record: Callable[[Mirror], None], *wake: tuple[str, str]) -> None:
+        """Record an observation, which is never stored, and wake these keys.
+
+        Allowed while a commit is under way: observations are not part of the durable state.
+        """
         mirror = self._loop.mirror
         mirror.now_ms = self._clock.now().ms
-        note(mirror)
+        record(mirror)
         for reconciler, key in wake:
             self._loop.wake(reconciler, key)
         if wake:
             self._wakeup.set()
 
-    def listen(self, listener: Callable[[Committed], None]) -> None:
-        """Called after each commit, in order, before anybody else can decide.
+    def on_commit(self, hook: CommitHook) -> None:
+        """Call `hook` after each commit, in order, and before the next decision.
 
-        And when everything was read again, with nothing: more may have been written than was told.
+        It is also called, with nothing written, after a full reload. It must not block.
         """
-        self._listeners.append(listener)
+        self._commit_hooks.append(hook)
 
     @property
     def mirror(self) -> Mirror:
-        """For listeners, which are called when it equals what is on disk."""
+        """The mirror, for commit hooks: they run when it equals the disk. Others use `read`."""
         return self._loop.mirror
 
     def now_ms(self) -> int:
         return self._clock.now().ms
 
-    # ---- while somebody else leads
+    # ---- as a standby
 
     async def follow(self, snapshot: Snapshot) -> None:
-        """Know this, and decide nothing; listeners are told that more was written than they heard of."""
+        """Become a standby with this state: decide nothing, and call the commit hooks as after a reload."""
         before = self.mirror
         self.parking.stand_by()
         await self._replace_mirror(snapshot)
@@ -215,7 +243,7 @@ class Engine:
         self._publish_reload(None)
 
     def replay(self, change: CommitChange) -> None:
-        """The next commit after the one that is known. Raises Damaged: everything has to be read again."""
+        """Apply the next commit of the leader. Raises Damaged if everything has to be read again."""
         if change.time_ms > self._clock.now().ms:
             self._clock = Clock(change.time_ms)
         self.mirror.now_ms = now_ms = self._clock.now().ms
@@ -235,15 +263,15 @@ class Engine:
             raise Damaged(f"commit {change.revision} could not be applied: {error}") from error
         self.revision = change.revision
         wall_ms, events = self._decoded_events(change)
-        gone = dict.fromkeys(map(Key, change.deletes))
+        deleted = dict.fromkeys(map(Key, change.deletes))
         written = {record.key: record for record in puts}
         self._publish(
-            Decided(Instant(now_ms, wall_ms), written, gone, tuple(events), (), [], [], fenced=True)
+            Decided(Instant(now_ms, wall_ms), written, deleted, tuple(events), (), [], [], fenced=True)
         )
         self._log_faults()
 
     def _set_aside_unreadable(self, failed: dict[str, Exception]) -> None:
-        """Remove jobs and nodes from a standby's mirror that have a new record which cannot be read."""
+        """Remove from a standby's mirror the jobs and nodes with a new record that cannot be decoded."""
         new = {subject: error for subject, error in failed.items() if subject not in self.parking.subjects}
         specs = [Key(f"{subject}/spec") for subject in new if subject.partition("/")[0] in ("job", "node")]
         if specs:
@@ -262,17 +290,20 @@ class Engine:
             )
             return 0, ()
 
-    def remove_listeners(self) -> None:
-        """Of a face that is closed."""
-        self._listeners.clear()
-        self._failed_listeners.clear()
+    def remove_commit_hooks(self) -> None:
+        """Remove the hooks of an API and node service that are closed."""
+        self._commit_hooks.clear()
+        self._failed_hooks.clear()
 
     # ---- driving
 
     async def lead(self, caught_up: Callable[[], Awaitable[bool]] | None = None) -> None:
-        """Raise the epoch, read everything unless all was heard, look at everything."""
+        """Become leader: acquire an epoch, load the state unless the standby has replayed all, wake all keys.
+
+        The epoch comes first: from then on no earlier leader can commit, so what is read is final.
+        """
         self.epoch = await self.store.acquire_epoch()
-        is_whole = not self.parking.subjects  # what was set aside may be readable now
+        is_whole = not self.parking.subjects  # subjects that were set aside may be readable now
         if caught_up is not None and await caught_up() and is_whole:
             self._take_over()
         else:
@@ -280,25 +311,25 @@ class Engine:
         self._stopped_by = None
         self.healthy = True
         await self._check_disk_space(now=True)
-        log.info("leads", epoch=self.epoch, revision=self.revision, jobs=len(self.mirror.jobs))
+        log.info("became leader", epoch=self.epoch, revision=self.revision, jobs=len(self.mirror.jobs))
 
     async def run(self) -> None:
-        """Until it is cancelled or deposed: nobody shall wait for it any more then."""
+        """Iterate until canceled or deposed; then refuse every caller that waits."""
         try:
             while True:
                 await self._iterate_contained()
         except LostLeadership as error:
-            log.error("deposed", error=str(error))
+            log.error("lost leadership", error=str(error))
             self._stop_serving(error)
             raise
         except asyncio.CancelledError:
             self._stop_serving(
-                Unavailable("this server does not lead any more; whether it was done is not known")
+                Unavailable("this server no longer leads; whether the request was carried out is unknown")
             )
             raise
 
     async def _iterate_contained(self) -> None:
-        """The last line of defence: whatever a turn raises, everything is read again and deciding goes on."""
+        """One iteration; the last line of defence: on an unexpected error, reload everything and continue."""
         try:
             await self._iterate()
         except LostLeadership:
@@ -336,8 +367,8 @@ class Engine:
     async def _housekeeping(self) -> None:
         await self._prune_events()
         await self._check_disk_space()
-        if self._failed_listeners:
-            self._resync_failed_listeners()
+        if self._failed_hooks:
+            self._resync_failed_hooks()
 
     async def _raise_epoch(self) -> None:
         while self._epoch_requests:
@@ -354,7 +385,7 @@ class Engine:
     async def _commit(self, decided: Decided) -> None:
         if decided.commits:
             self._uncommitted = True
-            batch = decided.encode(lambda one: batch_of(one, self.epoch, self.revision))
+            batch = decided.encode(lambda part: batch_of(part, self.epoch, self.revision))
             began = time.monotonic()
             self.revision = await self.store.commit(batch)
             self.commit_stats.succeeded((time.monotonic() - began) * 1000, self._clock.now().ms)
@@ -362,6 +393,8 @@ class Engine:
         self._answer_and_publish(decided)
 
     def _answer_and_publish(self, decided: Decided) -> None:
+        # No await in here: a coroutine that ran between these steps could read a state that is half
+        # published.
         self._run_deferred_reads()
         for error in decided.answer():
             self.parking.record_fault(FaultStage.TELL, WorkItem("request", "answer"), error)
@@ -371,32 +404,32 @@ class Engine:
 
     def _publish(self, decided: Decided) -> None:
         committed = Committed(self.revision, decided.now.wall_ms, decided, decided.events)
-        if self._failed_listeners:
-            self._resync_failed_listeners()
-        for listener in self._listeners:
-            if listener not in self._failed_listeners:
-                self._notify(listener, committed)
+        if self._failed_hooks:
+            self._resync_failed_hooks()
+        for hook in self._commit_hooks:
+            if hook not in self._failed_hooks:
+                self._call_hook(hook, committed)
 
-    def _resync_failed_listeners(self) -> None:
-        """Listeners that missed something hear that everything was read again, which includes it."""
-        behind, self._failed_listeners = self._failed_listeners, []
-        again = Decided(self._clock.now(), {}, {}, (), (), [], [], fenced=False)
-        for listener in behind:
-            self._notify(listener, Committed(self.revision, again.now.wall_ms, again, ()))
+    def _resync_failed_hooks(self) -> None:
+        """Call the hooks that missed a commit as after a full reload, which covers what they missed."""
+        behind, self._failed_hooks = self._failed_hooks, []
+        reloaded = Decided(self._clock.now(), {}, {}, (), (), [], [], fenced=False)
+        for hook in behind:
+            self._call_hook(hook, Committed(self.revision, reloaded.now.wall_ms, reloaded, ()))
 
-    def _notify(self, listener: Callable[[Committed], None], committed: Committed) -> None:
-        due = WorkItem("listener", getattr(listener, "__qualname__", repr(listener)))
+    def _call_hook(self, hook: CommitHook, committed: Committed) -> None:
+        due = WorkItem("listener", getattr(hook, "__qualname__", repr(hook)))
         try:
-            listener(committed)
+            hook(committed)
         except Exception as error:
-            self._failed_listeners.append(listener)
+            self._failed_hooks.append(hook)
             self.parking.park_key(FaultStage.TELL, due, error, self._clock.now(), firm=False)
         else:
             self.parking.unpark(due)
 
     async def _wait_for_work(self) -> None:
-        """Until something comes in, something is due, or it is time to show that we did not stall."""
-        if not self._loop.idle:  # more was due than goes into one batch
+        """Wait for a request, an observation, a timer, or TICK_MS, by which `Loop` detects our own stalls."""
+        if not self._loop.idle:  # more was due than fits into one batch
             await asyncio.sleep(0)
             return
         next_at = self._loop.next_at()
@@ -414,27 +447,31 @@ class Engine:
             try:
                 await self.store.forget_events(now.wall_ms - EVENTS_KEPT_MS)
             except (Unavailable, StoreFull) as error:
-                log.warning("old events are still there", error=str(error))
+                log.warning("event retention failed", error=str(error))
 
     async def _check_disk_space(self, *, now: bool = False) -> None:
-        """Whether there is disk space for new work; when that changes, whoever places work shall look."""
+        """Update `disk_low` from the store; when it changes, wake all keys, since placement depends on it."""
         at_ms = self._clock.now().ms
         if not now and at_ms - self._disk_checked_at_ms < _DISK_CHECK_MS:
             return
         self._disk_checked_at_ms = at_ms
         try:
-            is_short = not await self.store.has_space()
+            disk_low = not await self.store.has_space()
         except (Unavailable, StoreFull) as error:
-            log.warning("nobody knows whether there is room", error=str(error))
+            log.warning("disk space check failed", error=str(error))
             return
-        if is_short != self.mirror.disk_low:
-            log.warning("the disk is nearly full" if is_short else "there is room again")
-            self.mirror.disk_low = is_short
+        if disk_low != self.mirror.disk_low:
+            log.warning("disk low" if disk_low else "disk space recovered")
+            self.mirror.disk_low = disk_low
             self._loop.enqueue_all()
             self._wakeup.set()
 
     async def _recover_from_failed_commit(self, decided: Decided | None, error: RotaError) -> None:
-        """What was decided is not on disk and must not be true: read everything again, then go on."""
+        """Fail the batch, whose outcome is unknown at best; reload the state and continue.
+
+        Crash point: the commit may have succeeded although its answer was lost. The reload finds out, and
+        hooks are called only after a fenced commit on top of it, which proves that nothing older was read.
+        """
         log.error("commit failed", error=str(error))
         self.healthy = False
         self.commit_stats.failed(str(error))
@@ -452,7 +489,7 @@ class Engine:
         self._loop.ask(Request("engine", verify_leadership, self._publish_reload, lambda _: None))
 
     async def _rebuild_mirror(self, tainted: Tainted) -> None:
-        """The mirror holds part of a plan that must not be committed: read it again and drop the plan."""
+        """Reload a mirror that holds part of a plan which must not be committed, and drop that plan."""
         self._uncommitted = True
         before, began = self.mirror, time.monotonic()
         await self._reload_until_read()
@@ -466,7 +503,7 @@ class Engine:
         self._run_deferred_reads()
 
     async def _reload_until_read(self) -> None:
-        """Read everything into a new mirror and a new loop, however often that has to be tried."""
+        """Load everything into a new mirror and loop; retry until the store can be read."""
         while True:
             try:
                 await self._replace_mirror(await self.store.read())
@@ -480,14 +517,15 @@ class Engine:
             await asyncio.sleep(_BACKOFF_SECONDS)
 
     def _publish_reload(self, _: Any) -> None:
-        """What was said to have failed may have been written all the same, and nobody has heard of it.
+        """Call the commit hooks as after a reload: a batch that was reported as failed may have been written.
 
-        What was read may have been old: only now that something was committed on top it is known to hold.
+        This is the answer to `verify_leadership`: only a commit on top of the state proves that it is
+        current.
         """
         self._publish(Decided(self._clock.now(), {}, {}, (), (), [], [], fenced=False))
 
     def _stop_serving(self, error: RotaError) -> None:
-        """Nothing is decided here any more, and nobody shall wait for it."""
+        """Refuse all waiting callers, and all later ones, with this error."""
         self.healthy = False
         self._stopped_by = error
         if self._decided is not None:
@@ -509,7 +547,7 @@ class Engine:
             read.run()
 
     def _take_over(self) -> None:
-        """Nothing special happens: what was heard counts as read just now."""
+        """Lead from a replayed mirror: the same as after a load, without the load."""
         self.mirror.now_ms = self._clock.now().ms
         self.mirror.restart_liveness_clocks()
         self.mirror.ended_jobs.finish_loading(self.mirror.jobs)
@@ -522,7 +560,7 @@ class Engine:
         self._loop.enqueue_all()
 
     async def _replace_mirror(self, snapshot: Snapshot) -> None:
-        """A new mirror and loop of what was read; the caller says what becomes of what was observed."""
+        """Make a new mirror and loop from a snapshot; the caller copies observations as far as they hold."""
         self._clock = Clock(max(snapshot.time_ms, self._clock.now().ms))
         now = self._clock.now()
         loaded = await self._load(snapshot, now.ms)
@@ -555,21 +593,21 @@ class Engine:
 
 
 def batch_of(decided: Decided, epoch: int, after: int) -> Batch:
-    """What was decided, as a store takes it."""
+    """A batch as the store commits it."""
     puts = [(key, codec.encode(record)) for key, record in decided.puts.items()]
     events = codec.encode_events(decided.now.wall_ms, decided.events) if decided.events else None
     return Batch(epoch, after, decided.now.ms, decided.now.wall_ms, puts, list(decided.deletes), events)
 
 
 def _charge(requests: Sequence[Request], seconds: float) -> None:
-    """Charge the requests of a turn equal parts of its time."""
+    """Charge the requests of an iteration equal parts of its time."""
     for request in requests:
         if request.charge is not None:
             request.charge(seconds / len(requests))
 
 
 def verify_leadership(view: View, now: Instant) -> Plan:
-    """Writes nothing, and can be written only on top of the last revision."""
+    """An empty fenced plan: its commit succeeds only if this server leads and knows the last revision."""
     del view, now
     return Plan(fenced=True)
 

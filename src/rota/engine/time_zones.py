@@ -1,10 +1,10 @@
-"""A time zone's name -> how far its clock is ahead, by the tz database of this machine. [I/O]"""
+"""The name of a time zone -> its UTC offset over time, from the tz database of this machine. [I/O]"""
 
 from datetime import UTC, datetime
 from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from rota.model.calendar import MINUTE_MS
+from rota.model.amounts import MINUTE_MS
 from rota.model.errors import BadField
 from rota.rules.cron_schedule import Offset
 

@@ -1,7 +1,7 @@
-"""A plan and a small copy of what it writes about -> the record that cannot be applied or encoded, if any.
+"""A plan applied to a small copy of its subjects -> the record that cannot be applied or encoded, if any.
 
-A trial costs some milliseconds, where a plan that fails half-way in the real mirror costs reading the whole
-store. It sees only the jobs and nodes of the plan, so a failure that depends on others is not foreseen.
+A trial costs some milliseconds; a plan that fails half-way in the real mirror costs reading the whole store.
+It copies only the jobs and nodes that the plan writes about, so failures that depend on others are missed.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from rota.model.plan import Plan
 from rota.model.task import TaskBlock
 
 Block = TaskBlock | AttemptBlock | StatusBlock
-_ENCODER = msgspec.msgpack.Encoder()  # as the codec of the store has it, which deciding code may not import
+_ENCODER = msgspec.msgpack.Encoder()  # as rota.store.codec uses it, which deciding code may not import
 
 
 class TrialFailure(NamedTuple):
@@ -26,7 +26,7 @@ class TrialFailure(NamedTuple):
     error: Exception
 
 
-def try_plan(mirror: Mirror, plan: Plan) -> TrialFailure | None:
+def try_plan(mirror: Mirror, plan: Plan[object]) -> TrialFailure | None:
     small = _copy_of_subjects(mirror, plan)
     key, stage = Key(""), FaultStage.APPLY
     try:
@@ -46,8 +46,8 @@ def try_plan(mirror: Mirror, plan: Plan) -> TrialFailure | None:
     return None
 
 
-def _copy_of_subjects(mirror: Mirror, plan: Plan) -> Mirror:
-    """The jobs and nodes that the plan writes about, and of their blocks of tasks those that matter."""
+def _copy_of_subjects(mirror: Mirror, plan: Plan[object]) -> Mirror:
+    """A mirror of the jobs and nodes that the plan writes about, with the blocks that it may change."""
     small = type(mirror)()
     small.now_ms = mirror.now_ms
     subjects = {subject_of(key) for key in (*(record.key for record in plan.puts), *plan.deletes)}
@@ -62,7 +62,7 @@ def _copy_of_subjects(mirror: Mirror, plan: Plan) -> Mirror:
     return small
 
 
-def _blocks(mirror: Mirror, plan: Plan) -> list[Block]:
+def _blocks(mirror: Mirror, plan: Plan[object]) -> list[Block]:
     """The blocks that the plan changes, and all blocks of a job whose spec it changes."""
     found: dict[Key, Block] = {}
     for record in plan.puts:

@@ -1,4 +1,4 @@
-"""Which keys are due: each at most once, re-woken while being decided, later when asked to look again."""
+"""Work queue of keys: each is queued at most once, may be woken again while it is decided, or at a time."""
 
 import heapq
 from collections import OrderedDict
@@ -7,21 +7,21 @@ import msgspec
 
 
 class WorkItem(msgspec.Struct, frozen=True, order=True, cache_hash=True):
-    """One thing to look at, and who shall look."""
+    """One key and the reconciler that decides it."""
 
     reconciler: str
     key: str
 
 
 class WorkQueue:
-    """First woken, first served."""
+    """FIFO of due keys, and a heap of keys that become due at a time."""
 
     def __init__(self) -> None:
-        self._ready: OrderedDict[WorkItem, None] = OrderedDict()  # of a plain one the first is found slowly
+        # Not a plain dict: removing its first entries one by one is quadratic.
+        self._ready: OrderedDict[WorkItem, None] = OrderedDict()
         self._delayed: list[tuple[int, WorkItem]] = []
-        self._delayed_until: dict[
-            WorkItem, int
-        ] = {}  # the earliest time asked for; older heap entries are void
+        # The earliest requested time of each key; heap entries with another time are void.
+        self._delayed_until: dict[WorkItem, int] = {}
 
     def wake(self, due: WorkItem) -> None:
         self._ready[due] = None
@@ -44,7 +44,7 @@ class WorkQueue:
         return due
 
     def next_at(self) -> int | None:
-        """When something is due by itself; None: not before something changes."""
+        """The time of the next timer, in cluster time; None: there is none."""
         while self._delayed and self._delayed_until.get(self._delayed[0][1]) != self._delayed[0][0]:
             heapq.heappop(self._delayed)
         return self._delayed[0][0] if self._delayed else None

@@ -13,7 +13,7 @@ from rota.model.view import NodeView, View, worker_node
 KIND = "jobscheduler"  # value of the label DIALLED: the contract that the worker implements
 
 
-def register(view: View, worker: Dialled, now: Instant) -> Plan:
+def register(view: View, worker: Dialled, now: Instant) -> Plan[NodeId]:
     """Register the worker as a node. A worker at a known address replaces the previous one on its node."""
     known = {
         node.spec.dialled.address: node.spec for node in view.nodes.values() if node.spec.dialled is not None
@@ -37,7 +37,7 @@ def register(view: View, worker: Dialled, now: Instant) -> Plan:
     )
 
 
-def deregister(view: View, worker_id: str) -> Plan:
+def deregister(view: View, worker_id: str) -> Plan[NodeId | None]:
     """Deregister a worker; the answer is its node, or None if there is no such worker."""
     node = worker_node(view, worker_id)
     if node is None or node.spec.dialled is None:

@@ -13,9 +13,8 @@ from rota.gateway import registration
 from rota.gateway.generated import jobscheduler_pb2 as pb
 from rota.gateway.generated import jobscheduler_pb2_grpc as pb_grpc
 from rota.gateway.proxy_node import NodeService
-from rota.model.addresses import is_loopback, is_port
 from rota.model.errors import BadField, RotaError
-from rota.model.ids import NodeId
+from rota.model.names import is_loopback, is_port
 from rota.model.node import Dialled
 from rota.wire import bounds
 
@@ -76,7 +75,7 @@ class SchedulerService(pb_grpc.SchedulerServicer):
     ) -> pb.DeregisterWorkerResponse:
         await self._authorize(request, context)
         try:
-            node: NodeId | None = await self._engine.ask(
+            node = await self._engine.ask(
                 "apiserver", lambda view, _: registration.deregister(view, request.workerID)
             )
             # Crash point: after a crash here the worker is not dialled any more, and its node becomes lost.

@@ -36,7 +36,7 @@ class Gateway:
         self._trusted = trusted
         self._changed = asyncio.Event()
         self._dialled: dict[NodeId, DialledWorker] = {}
-        engine.listen(self._on_commit)
+        engine.on_commit(self._on_commit)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:

@@ -1,26 +1,28 @@
-"""JobAdoption: that nodes have brought a job back to a server that was started without its records."""
+"""A server without its records: jobs brought back by nodes (JobAdoption), a restored backup (Restored)."""
 
 import msgspec
 
 from rota.model.ids import JobId, Key
 from rota.model.limits import ATTEMPTS_PER_EPOCH, EPOCHS_NUMBERED, EPOCHS_OF_ATTEMPTS, JOBS_PER_EPOCH
 
-GONE = "no node has brought it back since the server was restarted without its records"  # a task is lost
-MISSING = "a node that has not called since the server was restarted may run it"  # why a task is held
-MISSING_MS = 2**62  # cluster time until which a task is held that no node has brought yet: its job says when
+# Reasons of a lost task, and of a held one.
+GONE = "no node has brought it back since the server was restarted without its records"
+MISSING = "a node that has not called since the server was restarted may run it"
+MISSING_MS = 2**62  # `not_before` of such a held task: its end is in JobAdoption.until_ms
 
 
 class JobAdoption(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Written when the first node brings the job, and by controllers when they wait for no more of its tasks.
+    """A job that nodes brought back to a server without its records.
 
-    Tasks that no node has brought are lost: only the server knew of them.
+    Written with the adoption, when the first node brings the job, and by controllers when its other tasks are
+    no longer waited for. Tasks that no node has brought back are lost: only the previous server knew of them.
     """
 
     id: JobId
     at_ms: int  # wall clock of the adoption
     until_ms: int  # cluster time until which other nodes are waited for
     attempts_before: int  # the highest attempt number that an earlier server may have given out
-    closed: bool = False  # no more of its tasks are waited for
+    closed: bool = False  # other nodes are no longer waited for
 
     @property
     def key(self) -> Key:
@@ -38,3 +40,20 @@ def jobs_before(epoch: int) -> int:
 def attempts_before(epoch: int) -> int:
     """The highest number that a server of an earlier epoch may have given to an attempt of an adopted job."""
     return min(epoch, EPOCHS_OF_ATTEMPTS) * ATTEMPTS_PER_EPOCH
+
+
+class Restored(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A restore from a backup; what happened since then is unknown. Written by the restore and apiserver."""
+
+    taken_at_ms: int  # wall clock of the backup
+    restored_at_ms: int  # wall clock
+    accepted: bool = False
+    open_at_ms: int = 0  # cluster time from which nodes may connect, once an operator accepted the restore
+
+    @property
+    def key(self) -> Key:
+        return Key("restored/last")
+
+    def closed(self, now_ms: int) -> bool:
+        """Whether nodes may not connect yet, so that none is counted as silent."""
+        return not self.accepted or now_ms < self.open_at_ms

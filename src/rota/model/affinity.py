@@ -1,23 +1,23 @@
-"""Neighbours: on which nodes the jobs are that others want to be near to or apart from."""
+"""Affinity index: live attempts per node, counted for each selector that an affinity rule uses."""
 
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from rota.model.change_log import ChangeLog
 from rota.model.columns import Array
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.limits import AFFINITY_CHANGES_KEPT
 from rota.model.shape import AffinityTerm, Constraint, Op
+from rota.model.structures import ChangeLog
 
 Selector = tuple[str, Constraint]  # jobs of a namespace, by their labels
-Repulsion = tuple[str, AffinityTerm]  # a term by which jobs of a namespace keep others away
+Repulsion = tuple[str, AffinityTerm]  # a hard anti-affinity term of jobs of a namespace
 Name = TypeVar("Name")
 
 
 class AffinityMembership(NamedTuple):
-    """What an attempt of a job is counted in."""
+    """The counters that attempts of a job are part of."""
 
     members: list[Selector]
     holders: list[Repulsion]
@@ -28,17 +28,17 @@ _BY_VALUE = (Op.EQUAL, Op.IN)
 
 
 class AffinityIndex:
-    """Live attempts per slot, counted for each term that a job which has not ended has.
+    """Live attempts per slot, counted for each affinity term of an unfinished job.
 
-    Written only by the mirror. `moved` names each count that changed, so that jobs which wait for one to
-    change are looked at then.
+    Written only by the mirror. `changes` names each counter that changed, so that the scheduler tries jobs
+    again that wait for one of them.
     """
 
     def __init__(self) -> None:
-        self.members: dict[Selector, Array] = {}  # attempts of jobs that a term names
-        self.holders: dict[Repulsion, Array] = {}  # attempts of jobs that keep others away
-        self.own: dict[JobId, Array] = {}  # attempts of a job that wants to be spread
-        self.version = 0  # grows whenever another set of terms is counted
+        self.members: dict[Selector, Array] = {}  # attempts of jobs that a selector matches
+        self.holders: dict[Repulsion, Array] = {}  # attempts of jobs with that anti-affinity term
+        self.own: dict[JobId, Array] = {}  # attempts of a job with spread rules
+        self.version = 0  # grows whenever the set of counters changes
         self.changes: ChangeLog[Selector | Repulsion | JobId] = ChangeLog(AFFINITY_CHANGES_KEPT)
         self._users: dict[Selector | Repulsion, int] = {}
         self._selectors: _ByLabels[Selector] = _ByLabels()
@@ -46,7 +46,7 @@ class AffinityIndex:
         self._width = 0
 
     def register(self, spec: JobSpec, width: int) -> list[Selector]:
-        """A job has terms: returns the selectors that nobody had before, to be counted for the first time."""
+        """Add the terms of a job; returns the selectors that are new, for the caller to count."""
         if spec.spread:
             self.own[spec.id] = np.zeros(width, np.int64)
         new = [selector for selector in _selectors(spec) if self._use(selector)]
@@ -76,8 +76,9 @@ class AffinityIndex:
     def membership(self, spec: JobSpec) -> AffinityMembership:
         if not self.members:
             return NO_MEMBERSHIP
-        here = self._selectors.naming(spec)
-        return AffinityMembership(here, [one for one in _repulsions(spec) if one in self.holders])
+        selectors = self._selectors.matching(spec)
+        repulsions = [repulsion for repulsion in _repulsions(spec) if repulsion in self.holders]
+        return AffinityMembership(selectors, repulsions)
 
     def count(self, job: JobId, counted: AffinityMembership, slot: int, times: int) -> None:
         if job in self.own:
@@ -93,8 +94,8 @@ class AffinityIndex:
                 self.changes.add(repulsion)
 
     def repelled(self, spec: JobSpec) -> list[Repulsion]:
-        """Terms of jobs by which such a job is kept away."""
-        return self._repulsions.naming(spec) if self.holders else []
+        """Anti-affinity terms of other jobs that match this job."""
+        return self._repulsions.matching(spec) if self.holders else []
 
     def widen(self, width: int) -> None:
         if width == self._width:
@@ -114,7 +115,7 @@ class AffinityIndex:
 
 
 class _ByLabels(Generic[Name]):
-    """Constraints on a job's labels, found by those labels: most ask for one value of one label."""
+    """Constraints on job labels, indexed by label and value, since most ask for one value of one label."""
 
     def __init__(self) -> None:
         self._by_value: dict[tuple[str, str, str], dict[Name, None]] = {}  # namespace, label, value
@@ -137,14 +138,14 @@ class _ByLabels(Generic[Name]):
             if not self._by_value[key]:
                 del self._by_value[key]
 
-    def naming(self, spec: JobSpec) -> list[Name]:
-        """Those that hold for such a job."""
-        known_as, namespace = spec.selector_labels, spec.namespace
+    def matching(self, spec: JobSpec) -> list[Name]:
+        """Names of the constraints that hold for a job."""
+        labels, namespace = spec.selector_labels, spec.namespace
         found: list[Name] = []
-        for label, value in known_as.items():
+        for label, value in labels.items():
             found += self._by_value.get((namespace, label, value), ())
         others = self._others.get(namespace)
-        return [*found, *(name for name, jobs in others.items() if jobs.holds(known_as))] if others else found
+        return [*found, *(name for name, jobs in others.items() if jobs.holds(labels))] if others else found
 
 
 def _selectors(spec: JobSpec) -> list[Selector]:

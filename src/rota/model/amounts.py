@@ -1,24 +1,31 @@
-"""How much of what: cpu and gpu in thousandths, memory and disk in bytes, all else in whole numbers."""
+"""Amounts of resources, durations and times: parsing and formatting.
+
+Cpu and gpu are in thousandths, memory and disk in bytes, other resources in whole numbers.
+"""
 
 import re
+from datetime import UTC, datetime, timedelta
 
 from rota.model import limits
 from rota.model.errors import BadField
 
 CPU, MEMORY, DISK, GPU = "cpu", "memory", "disk", "gpu"
+TASKS = "tasks"  # counted like a resource in quotas: live tasks, whatever they request
 WHOLE_GPU = 1000  # thousandths of a device
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MINUTE_MS = 60_000
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kmgtp])i?)?b?", re.IGNORECASE)
 _PARTS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.IGNORECASE)
 _WHOLE = re.compile(r"-?[0-9]+")
-_INEXACT = 1e-6  # thousandths by which 0.001 times something may be off
-_TEXT_MAX = 40  # no number that is meant is written longer
+_INEXACT = 1e-6  # tolerated rounding error, in thousandths
+_TEXT_MAX = 40  # characters: no sensible number is longer
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_size(field: str, value: object) -> int:
-    """512m, 4g, 1.5Gi, 1024 or a number of bytes."""
+    """512m, 4g, 1.5Gi, 1024 or a number of bytes -> bytes."""
     hint = "write 512m, 4g, 1.5Gi or a number of bytes"
     if isinstance(value, str):
         match = _SIZE.fullmatch(_short(field, value, hint))
@@ -70,7 +77,7 @@ def parse_count(field: str, value: object, low: int, high: int) -> int:
 
 
 def parse_seconds(field: str, value: object, high: float) -> float:
-    """90s, 15m, 2h30m, or a number of seconds."""
+    """90s, 15m, 2h30m, or a number of seconds -> seconds."""
     hint = "write 90s, 15m, 2h30m or a number of seconds"
     if isinstance(value, str):
         text = _short(field, value, hint)
@@ -86,7 +93,7 @@ def parse_seconds(field: str, value: object, high: float) -> float:
 
 
 def show_size(size: int) -> str:
-    """Bytes as people write them: 7.2 GiB."""
+    """Bytes with a unit: 7.2 GiB."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":
@@ -105,10 +112,17 @@ def show_amount(resource: str, amount: int) -> str:
             return f"{amount} {resource}"
 
 
+def format_utc(wall_ms: int) -> str:
+    """A wall clock time as 2026-11-16T02:00:00Z, with milliseconds unless they are 0."""
+    at = EPOCH + timedelta(milliseconds=wall_ms)
+    text = at.isoformat(timespec="milliseconds" if at.microsecond else "seconds")
+    return text.replace("+00:00", "Z")
+
+
 def _bounded(field: str, value: object, high: float, hint: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadField(field, "is not a number", hint)
-    if not 0 <= value <= high:  # NaN is not either
+    if not 0 <= value <= high:  # also refuses NaN
         raise BadField(field, f"{_brief(value)} is out of range", hint)
     return value
 
@@ -120,7 +134,7 @@ def _short(field: str, text: str, hint: str) -> str:
 
 
 def _brief(value: int | float) -> str:
-    """Any number, also one of a million digits, in a few characters."""
+    """A number in a few characters, also one of a million digits."""
     if isinstance(value, float):
         return f"{value:g}"
     return str(value) if value.bit_length() <= 64 else "a number of more than 19 digits"

@@ -1,7 +1,7 @@
-"""Cluster, a named group of nodes; ClusterIntent, what is wanted of it; Machine, one that was asked for."""
+"""Records of a cluster: its desired state (ClusterIntent), its state (ClusterRecord), and its machines."""
 
 from collections.abc import Mapping
-from typing import Self
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -18,11 +18,11 @@ from rota.model.lifecycle import (
 from rota.model.lifecycle import MACHINE as MACHINE_STEPS
 from rota.model.limits import FAIL_AFTER_SECONDS, PROVIDER_PAUSE_LAST_MS
 
-DEFAULT = "default"  # always there, so that nobody has to know about clusters
+DEFAULT = "default"  # always exists, so that users need not know about clusters
 NEVER_FAILS = 0.0  # as `fail_after_seconds` of a ClusterIntent
-BY_HAND = "none"  # the provider of clusters whose nodes come and go by hand
-MACHINE = "machine"  # label of a node's join record: which of the machines that were asked for it is
-PROVIDERS: dict[str, tuple[str, ...]] = {  # those there are, and the settings that each needs
+BY_HAND = "none"  # the provider of clusters whose nodes join and leave by hand
+MACHINE = "machine"  # label of a node's enrolment: the requested machine that it is
+PROVIDERS: dict[str, tuple[str, ...]] = {  # the providers, and the settings that each requires
     BY_HAND: (),
     "local": (),
     "command": ("create", "list", "remove"),
@@ -33,26 +33,26 @@ _NUMBER_DIGITS_MAX = 18  # of a machine: what a provider lists may be of any len
 
 
 class ClusterIntent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Written by apiserver. A cluster without one has nodes that join by hand."""
+    """The desired state of a cluster; without one, nodes join by hand. Written by apiserver."""
 
     name: str
     type: str = DEFAULT
     region: str | None = None
     labels: dict[str, str] = {}  # of its nodes
     provider: str = BY_HAND
-    settings: dict[str, str] = {}  # the provider's own
-    capacity: dict[str, int] = {}  # of each machine that the provider makes
+    settings: dict[str, str] = {}  # of the provider
+    capacity: dict[str, int] = {}  # of each machine that the provider creates
     min_nodes: int = 0
     max_nodes: int = 0
-    nodes: int | None = None  # so many, whatever waits; None: as many as the work needs
-    idle_seconds: float = 60.0  # that a node is empty before it goes
-    join_seconds: float = 120.0  # that a machine may take to join before it is replaced
-    pause_seconds: float = 5.0  # after a failure of its provider; twice as long after each in a row
+    nodes: int | None = None  # a fixed size; None: as many as the queued work needs
+    idle_seconds: float = 60.0  # how long a node is empty before it is removed
+    join_seconds: float = 120.0  # how long a machine may take to join before it is replaced
+    pause_seconds: float = 5.0  # backoff after a failure of its provider; doubles with each in a row
     drain: bool = False  # it gets no new jobs
-    end: bool = False  # and is forgotten when nothing is left of it
-    min_clusters: int = 1  # of the same kind, itself among them: others are made like it, and ended
+    end: bool = False  # and is deleted when it is empty
+    min_clusters: int = 1  # of its group, itself included: others are created like it, and ended
     max_clusters: int = 1
-    wait_seconds: float = 60.0  # that the first in its queue waits before another cluster is made
+    wait_seconds: float = 60.0  # how long its head of line waits before another cluster is created
     fail_after_seconds: float | None = None  # as `fails_after_seconds` reads it; None: not set by an operator
 
     @property
@@ -77,41 +77,39 @@ class ClusterIntent(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.fail_after_seconds
 
     def for_cluster(self, cluster: "ClusterRecord") -> "ClusterIntent":
-        """The same, for one that was made like it: it ends with it, or before."""
-        alike = msgspec.structs.replace(self, name=cluster.name, min_clusters=1, max_clusters=1)
+        """The intent for a cluster that was created like this one; it ends with it, or before."""
+        copied = msgspec.structs.replace(self, name=cluster.name, min_clusters=1, max_clusters=1)
         if not cluster.closing:
-            return alike
-        return msgspec.structs.replace(alike, drain=True, end=True, nodes=None, min_nodes=0)
+            return copied
+        return msgspec.structs.replace(copied, drain=True, end=True, nodes=None, min_nodes=0)
 
     def pause_ms(self, failures: int) -> int:
-        """How long its provider is left alone that has failed so often in a row before."""
+        """The backoff of its provider after this many failures in a row."""
         return min(round(self.pause_seconds * 1000) << min(failures, 16), PROVIDER_PAUSE_LAST_MS)
 
     @property
     def node_labels(self) -> dict[str, str]:
-        """What is said of every node that joins it."""
+        """Labels granted to every node that joins it."""
         region = {} if self.region is None else {REGION: self.region}
         return {**self.labels, **region, TYPE: self.type}
 
 
 class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How it stands. Written by clusters."""
+    """The state of a cluster. Written by clusters."""
 
     name: str
     state: ClusterState = ClusterState.READY
     reason: str | None = None  # of its own or its provider's last failure, until a node joins again
     since_ms: int = 0  # cluster time
-    made: int = 0  # machines that were ever asked for: a number is given once
+    made: int = 0  # machines ever requested: their numbers are never reused
     failures: int = 0  # of its provider, in a row
-    paused_until_ms: int = 0  # nothing more is asked of its provider before that
-    like: str | None = None  # the cluster whose wish is also this one's
-    closing: bool = False  # of such a one: it is not needed any more
-    copies: int = 0  # made like it, ever: a number is given once
-    copied_ms: int = 0  # cluster time, when the last of them was asked for
-    found: dict[str, str] | None = (
-        None  # labels that its last machine has found out; None: none has joined yet
-    )
-    said: str | None = None  # words of its provider that belong to `reason`; they may hold keys
+    paused_until_ms: int = 0  # end of its provider's backoff
+    like: str | None = None  # the cluster whose intent also applies to this one
+    closing: bool = False  # of a cluster with `like`: it is no longer needed
+    copies: int = 0  # clusters ever created like it: their numbers are never reused
+    copied_ms: int = 0  # cluster time at which the last of them was requested
+    found: dict[str, str] | None = None  # labels declared by its last machine; None: none has joined yet
+    said: str | None = None  # the provider's text for `reason`; it may contain secrets
 
     @property
     def key(self) -> Key:
@@ -123,16 +121,16 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def standing(self) -> str:
-        """Its state, as the end of a sentence."""
+        """The state as the end of a sentence."""
         return "has failed" if self.state is ClusterState.FAILED else f"is {self.state}"
 
     @property
     def is_to_come(self) -> bool:
-        """Whether it may take jobs later by itself."""
+        """Whether it may take jobs later without a request."""
         return self.state in (ClusterState.REQUESTED, ClusterState.PROVISIONING, ClusterState.UNAVAILABLE)
 
     def gave(self, machine: str) -> bool:
-        """Whether it has ever asked for one of that name."""
+        """Whether it ever requested a machine of that name."""
         number = machine.removeprefix(f"{self.name}-")[:_NUMBER_DIGITS_MAX]
         is_number = number.isascii() and number.isdecimal() and machine == f"{self.name}-{int(number)}"
         return is_number and 0 < int(number) <= self.made
@@ -150,9 +148,9 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, made=self.made + more)
 
     def failed(self, pause_ms: int, now_ms: int, reason: str, asked_ms: int) -> Self:
-        """Its provider did, and is left alone for so long.
+        """Record a failure of its provider and start a backoff.
 
-        What was asked for before the last pause belongs to the failure that was counted then.
+        A machine requested before the last backoff belongs to the failure that was counted then.
         """
         if asked_ms < self.paused_until_ms:
             return self.because(reason)
@@ -162,7 +160,7 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def another(self, now_ms: int) -> "tuple[ClusterRecord, ClusterRecord]":
-        """Itself, which has one more that is like it, and that one."""
+        """This record with one more copy counted, and the record of that copy."""
         number = self.copies + 1
         name, like = f"{self.name}.{number + 1}", self.name
         made = ClusterRecord(name, ClusterState.REQUESTED, since_ms=now_ms, like=like, found=self.found)
@@ -172,14 +170,14 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, closing=True)
 
     def joined_by(self, labels: dict[str, str]) -> Self:
-        """Its provider makes machines, and such ones."""
+        """Record that a machine of its provider joined, with these labels: failures are reset."""
         return msgspec.structs.replace(
             self, failures=0, paused_until_ms=0, reason=None, said=None, found=labels
         )
 
 
 def why_no_node(nodes: Mapping[NodeState, int]) -> str:
-    """Why no node of a cluster is there, by how many are in each state."""
+    """Why no node of a cluster is present, from the number of nodes in each state."""
     lost = nodes.get(NodeState.LOST, 0)
     if lost:
         return "its only node is lost" if lost == 1 else f"all its {lost} nodes are lost"
@@ -187,18 +185,18 @@ def why_no_node(nodes: Mapping[NodeState, int]) -> str:
 
 
 class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One that a provider was asked for. Written by clusters, before it is asked."""
+    """A machine requested from a provider. Written by clusters, and durable before the provider is called."""
 
     name: str
     cluster: str
     state: MachineState = MachineState.WANTED
     since_ms: int = 0  # cluster time
-    asked_ms: int = 0  # the same, when it was first wanted
+    asked_ms: int = 0  # cluster time at which it was first desired
     node: NodeId | None = None  # that it became
-    reason: str | None = None  # for which it goes
-    stuck: str | None = None  # why it still has not gone, though its provider was asked
-    place: str | None = None  # from where its provider was asked for it; None: it was not, yet
-    extra: int = 0  # machines of the same name beside it, as its provider lists them
+    reason: str | None = None  # why it is removed
+    stuck: str | None = None  # why it still exists although its provider was asked to remove it
+    place: str | None = None  # the server that called the provider; None: not called yet
+    extra: int = 0  # further machines of the same name in the provider's listing
 
     @property
     def key(self) -> Key:
@@ -206,7 +204,7 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def goes(self) -> bool:
-        """Its node takes nothing new."""
+        """Whether it is being removed: its node takes no new tasks."""
         return self.state in (MachineState.DRAINING, MachineState.LEAVING)
 
     @property
@@ -218,19 +216,34 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, state=state, since_ms=now_ms, reason=reason or self.reason)
 
     def asked_at(self, place: str, now_ms: int) -> Self:
-        """From now on its time to join runs."""
+        """Record the call of the provider: the time to join counts from now."""
         return msgspec.structs.replace(self, place=place, since_ms=now_ms)
 
     def kept(self, reason: str) -> Self:
         return msgspec.structs.replace(self, stuck=reason)
 
     def beside(self, extra: int) -> Self:
-        """So many more there are of it."""
+        """Record further machines of the same name."""
         return msgspec.structs.replace(self, extra=extra)
 
     def known_as(self, node: NodeId) -> Self:
-        """A node that is not ready yet: what becomes of the machine becomes of it."""
+        """Record the node that it became, before that node is ready."""
         return msgspec.structs.replace(self, node=node)
 
     def became(self, node: NodeId, now_ms: int) -> Self:
         return msgspec.structs.replace(self.turned(MachineEvent.JOINED, now_ms), node=node)
+
+
+class ClusterFit(NamedTuple):
+    """How well the open nodes of a cluster fit a job."""
+
+    able: int  # nodes that could run a task of it if they were empty and connected
+    free: int  # tasks of it that fit there now
+
+
+class ScaleEstimate(NamedTuple):
+    """How much a cluster would have to grow for its waiting tasks."""
+
+    waiting: int  # tasks that do not fit, even with the machines that are being created
+    nodes: int  # the fewest further nodes with which as many of them start as with the maximum
+    starts: int  # tasks that start with these

@@ -35,7 +35,7 @@ def _widths(kind: type[Columned]) -> dict[str, int]:
 
 
 def widened(record: B, size: int) -> B:
-    """The same record for so many tasks, of which there were fewer when it was written."""
+    """The record with columns for `size` tasks; those that were added since it was written are zero."""
     widths = _widths(type(record))
     first, width = next(iter(widths.items()))
     if len(getattr(record, first)) >= size * width:
@@ -45,7 +45,7 @@ def widened(record: B, size: int) -> B:
 
 
 def column(record: Any, name: str) -> Array:
-    """One column, read-only, without a copy."""
+    """One column as a read-only array, without a copy."""
     return np.frombuffer(getattr(record, name), _dtype(record, name))
 
 
@@ -65,12 +65,12 @@ def ints(record: Any, name: str) -> "memoryview[int] | bytes":
 
 
 def count_filled(record: Any, name: str, size: int) -> int:
-    """How many of the first so many entries of a column are not 0."""
+    """The number of non-zero entries among the first `size` of a column."""
     return int(np.count_nonzero(column(record, name)[:size]))
 
 
 def changes(before: bytes, now: bytes) -> list[int]:
-    """Positions at which two columns of one byte each differ."""
+    """Positions at which two columns of one byte per task differ."""
     if before == now:
         return []
     if len(now) > FEW:
@@ -79,7 +79,7 @@ def changes(before: bytes, now: bytes) -> list[int]:
 
 
 def differing(before: B | None, now: B, names: Iterable[str]) -> list[int] | None:
-    """Positions at which two records differ in some of these columns; None: there is nothing to compare."""
+    """Positions at which two records differ in these columns; None: there is no previous record."""
     if before is None:
         return None
     unequal = [name for name in names if getattr(before, name) != getattr(now, name)]
@@ -93,18 +93,18 @@ def differing(before: B | None, now: B, names: Iterable[str]) -> list[int] | Non
 
 
 def small(data: bytes) -> Array:
-    """A column of one byte each that stands outside a record."""
+    """A column of one byte per task that is not part of a record, as an array."""
     return np.frombuffer(data, np.uint8)
 
 
 def where(mask: Array) -> list[int]:
-    """Positions at which it holds."""
+    """Positions at which a mask is true."""
     found: list[int] = np.nonzero(mask)[0].tolist()
     return found
 
 
 def indexer(positions: list[int]) -> slice | Array:
-    """For ascending positions: neighbours are reached fastest as a slice."""
+    """An index for ascending positions: a slice if they are contiguous, which is fastest."""
     first, last = positions[0], positions[-1]
     if last - first == len(positions) - 1:
         return slice(first, last + 1)
@@ -112,18 +112,18 @@ def indexer(positions: list[int]) -> slice | Array:
 
 
 class Draft(Generic[B]):
-    """A record being changed: columns are copied when first asked for, and packed again by done()."""
+    """A record being changed: columns are copied on first access, and packed again by done()."""
 
     def __init__(self, record: B) -> None:
         self.record = record
         self._open: dict[str, bytearray] = {}
 
     def __getitem__(self, name: str) -> Array:
-        """To be written into."""
+        """One column as a writable array."""
         return np.frombuffer(self._data(name), _dtype(self.record, name))
 
     def fill(self, name: str, positions: list[int], values: list[int]) -> None:
-        """Numbers from outside, positions ascending: what a column cannot hold becomes the nearest it can."""
+        """Set values from outside at ascending positions; a value out of range becomes the nearest one."""
         if len(positions) <= FEW and self._fill_few(name, positions, values):
             return
         array, at = self[name], indexer(positions)
@@ -144,7 +144,7 @@ class Draft(Generic[B]):
         return data
 
     def _fill_few(self, name: str, positions: list[int], values: list[int]) -> bool:
-        """Number by number; False: there is one that the column cannot hold."""
+        """Set values one by one; False: one of them is out of range."""
         numbers = memoryview(self._data(name)).cast(_code(self.record, name))
         try:
             for at, value in zip(positions, values, strict=True):
@@ -155,7 +155,7 @@ class Draft(Generic[B]):
 
 
 class Ranges:
-    """Task indices as people read them: 0-99, 103."""
+    """Task indices as ranges, as users read them: 0-99, 103."""
 
     def __init__(self, indices: list[int]) -> None:
         self.pairs: list[tuple[int, int]] = []

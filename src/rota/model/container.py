@@ -1,4 +1,4 @@
-"""Container: the image a job's tasks run in, and what of the node they see in there."""
+"""Isolation of a job: the container image its tasks run in, or the sandbox around their processes."""
 
 from enum import StrEnum
 
@@ -6,8 +6,8 @@ import msgspec
 
 from rota.model.shape import Constraint, Op
 
-RUNTIME = Constraint("container", Op.EXISTS)  # the label of nodes that have a runtime is its name
-ROOTLESS = ("podman", "rootless")  # the label of nodes that have one which only a root agent could use
+RUNTIME = Constraint("container", Op.EXISTS)  # nodes with a container runtime have it as a label
+ROOTLESS = ("podman", "rootless")  # label of nodes with podman whose agent is not root
 
 
 class ContainerNetwork(StrEnum):
@@ -16,14 +16,14 @@ class ContainerNetwork(StrEnum):
 
 
 class PullPolicy(StrEnum):
-    """Whether a node fetches an image."""
+    """Whether a node pulls an image."""
 
     NEVER = "never"
-    MISSING = "missing"  # when it does not have it
+    MISSING = "missing"  # if it does not have it
 
 
 class MountSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A directory or file of the node, as it is found in the container."""
+    """A directory or file of the node that is mounted into the container."""
 
     source: str
     target: str
@@ -32,7 +32,7 @@ class MountSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class ContainerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     image: str
-    user: str | None = None  # numbers: user, or user:group; none: an unprivileged one
+    user: str | None = None  # numeric UID or UID:GID; None: an unprivileged one
     network: ContainerNetwork = ContainerNetwork.NONE
     mounts: tuple[MountSpec, ...] = ()
     workdir: str | None = None  # in the container
@@ -40,6 +40,16 @@ class ContainerSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def wants(self) -> tuple[str, ...]:
-        """What a node's owner may not allow: what is refused to one with these is refused to all."""
-        mounts = sorted(f"{one.source}{':ro' if one.read_only else ''}" for one in self.mounts)
+        """What the owner of a node may forbid: a refusal holds for all containers with the same values."""
+        mounts = sorted(f"{mount.source}{':ro' if mount.read_only else ''}" for mount in self.mounts)
         return (f"user {self.user}", *mounts) if self.user else tuple(mounts)
+
+
+SANDBOX = Constraint("sandbox", Op.EXISTS)  # label of nodes that can create sandboxes
+
+
+class SandboxSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A sandbox around plain processes: files of the node are read-only, and there is no network."""
+
+    network: bool = False
+    writable: tuple[str, ...] = ()  # paths of the node, beside the task's own directories

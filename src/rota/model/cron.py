@@ -1,10 +1,11 @@
-"""Cron: a job that is submitted again and again at planned instants; CronStatus: how far it has got."""
+"""CronRecord: a job template with a schedule. CronStatus: the last processed instant, and the runs."""
 
+from datetime import timedelta
 from enum import StrEnum
 
 import msgspec
 
-from rota.model.calendar import MINUTE_MS, stamp
+from rota.model.amounts import EPOCH
 from rota.model.ids import JobId, Key
 from rota.model.job import JobSpec
 
@@ -18,7 +19,7 @@ class Overlap(StrEnum):
 
 
 class MissedRuns(StrEnum):
-    """What to do with instants at which nobody could act: the server was away, or the clock jumped."""
+    """What to do with instants that were missed because the server was down or the clock jumped."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -26,23 +27,23 @@ class MissedRuns(StrEnum):
 
 
 class CronRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a user wishes. Written by apiserver."""
+    """A cron as its user created it. Written by apiserver."""
 
     namespace: str
     name: str
     schedule: str
-    template: JobSpec  # without a number
+    template: JobSpec  # without an id
     zone: str = "UTC"
     overlap: Overlap = Overlap.SKIP
     missed: MissedRuns = MissedRuns.ONCE
-    history: int = 10  # ended runs of which the jobs are kept
+    history: int = 10  # ended runs whose jobs are retained
     user: str = ""
     created_at_ms: int = 0  # wall clock
     paused: bool = False
 
     @property
     def ref(self) -> str:
-        """Its name among all namespaces."""
+        """The name with its namespace, which is unique."""
         return f"{self.namespace}/{self.name}"
 
     @property
@@ -50,28 +51,27 @@ class CronRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return Key(f"cron/{self.ref}")
 
     def child_name(self, instant_ms: int) -> str:
-        """No job that a user names has an @ in it."""
-        minutes, rest_ms = divmod(instant_ms, MINUTE_MS)
-        name = stamp(minutes)
-        return f"{self.name}@{name if not rest_ms else f'{name[:-1]}{rest_ms // 1000:02}Z'}"
+        """The job name of one run: job names of users cannot contain @."""
+        at = EPOCH + timedelta(milliseconds=instant_ms)
+        return f"{self.name}@{at:%Y%m%dT%H%M%S}Z" if at.second else f"{self.name}@{at:%Y%m%dT%H%M}Z"
 
 
 class CronRun(msgspec.Struct, frozen=True):
-    """One of its jobs, and the instant for which it was planned."""
+    """One job of a cron, and the instant that it was scheduled for."""
 
     instant_ms: int  # wall clock
     job: JobId
 
 
 class CronStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Written with the job of the last instant, in one transaction: so no instant has two."""
+    """The progress of a cron. Written in one transaction with the job of a run, so no instant runs twice."""
 
     namespace: str
     name: str
-    last_ms: int  # every instant up to here was dealt with
+    last_ms: int  # every instant up to here was processed
     runs: tuple[CronRun, ...] = ()  # oldest first
-    skipped: int = 0  # instants without a run, ever
-    reason: str | None = None  # why the last one had none
+    skipped: int = 0  # instants without a run, in total
+    reason: str | None = None  # why the last skipped one had none
 
     @property
     def ref(self) -> str:

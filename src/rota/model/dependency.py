@@ -1,4 +1,4 @@
-"""After: a job begins when another one has ended so; once that cannot happen any more, it never does."""
+"""Dependency: a job starts when another has ended in a given way; if that cannot happen, it is canceled."""
 
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ _FAILURES = frozenset({JobState.FAILED, JobState.TIMED_OUT, JobState.REJECTED})
 
 
 class DependencyCondition(StrEnum):
-    """How the other job has to end. One that was canceled has neither succeeded nor failed."""
+    """How the other job has to end. A canceled job has neither succeeded nor failed."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -26,7 +26,7 @@ class Dependency(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.job if self.on is DependencyCondition.SUCCESS else f"{self.job}:{self.on}"
 
     def is_met(self, state: JobState | None) -> bool | None:
-        """None: that is not decided yet. No state: the job is gone, and only ended ones can go."""
+        """Whether it is met; None: undecided. A state of None is a deleted job, which must have ended."""
         if state is not None and state not in JOB_ENDS:
             return None
         match self.on:
@@ -39,7 +39,7 @@ class Dependency(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def description(self) -> str:
-        """What has to happen."""
+        """What has to happen, as part of a sentence."""
         match self.on:
             case DependencyCondition.SUCCESS:
                 return f"job {self.job} to succeed"

@@ -1,4 +1,4 @@
-"""What is over: jobs in the order of their end, the last of each name, and submit keys that outlive them."""
+"""Index of ended jobs: in the order of their retention, the last success of each name, and submit keys."""
 
 from bisect import bisect_left, insort
 from collections.abc import Container, Iterator
@@ -10,33 +10,32 @@ from rota.model.ids import JobId, Key
 from rota.model.job import JobSpec, JobStatus, JobTombstone, SubmitKey
 from rota.model.lifecycle import JobState
 
-_DUE_SPARE = 64  # entries of jobs that are gone, so that the heap is rarely made again
-Series = tuple[str, str]  # a namespace, and what jobs of it are runs of
+_DUE_SPARE = 64  # void entries of the heap before it is rebuilt
+Series = tuple[str, str]  # a namespace, and JobSpec.series
 
 
 class Ended(NamedTuple):
-    """Ended jobs of a namespace, as sets in the order in which they go when there are too many."""
+    """Ended jobs of a namespace, as sets in the order in which they are deleted when there are too many."""
 
-    plain: dict[JobId, None]  # the earliest first
-    kept: dict[JobId, None]  # with a time of their own
+    plain: dict[JobId, None]  # the earliest end first
+    kept: dict[JobId, None]  # with a retention time of their own
 
 
 class EndedJobs:
     def __init__(self) -> None:
-        self.ended: dict[JobId, int] = {}  # in cluster time, the earliest first
-        self.retained_until: dict[JobId, int] = {}  # those with a time of their own: until when
+        self.ended: dict[JobId, int] = {}  # end in cluster time, the earliest first
+        self.retained_until: dict[JobId, int] = {}  # those with a retention time of their own
         self.tombstones: dict[JobId, JobTombstone] = {}  # the earliest first
         self.submit_keys: dict[Key, SubmitKey] = {}
         self.key_of: dict[JobId, Key] = {}
-        self.orphans: dict[JobId, None] = {}  # deleted jobs whose key is left
-        self.last_succeeded: dict[
-            Series, JobId
-        ] = {}  # the newest that succeeded, of those that are remembered
-        self._succeeded: dict[Series, list[int]] = {}  # all of them, sorted
+        self.orphans: dict[JobId, None] = {}  # deleted jobs whose submit key is still stored
+        self.last_succeeded: dict[Series, JobId] = {}  # the newest retained job that succeeded
+        self._succeeded: dict[Series, list[int]] = {}  # numbers of all retained ones, sorted
         self._series_of: dict[JobId, Series] = {}  # of these
-        self._ended_in: dict[str, Ended] = {}  # by namespace; what is empty has no entry
-        self._namespace_of: dict[JobId, str] = {}  # of all that have ended
-        self._due: list[tuple[int, JobId]] = []  # a heap of `kept` by time; some may be kept no more
+        self._ended_in: dict[str, Ended] = {}  # by namespace; empty ones have no entry
+        self._namespace_of: dict[JobId, str] = {}  # of all ended jobs
+        # A heap of `retained_until` by time; entries of deleted jobs are void.
+        self._due: list[tuple[int, JobId]] = []
 
     @property
     def size(self) -> int:
@@ -65,7 +64,7 @@ class EndedJobs:
         self.last_succeeded[series] = JobId(str(runs[-1]))
 
     def due(self, now_ms: int) -> Iterator[JobId]:
-        """Jobs whose own time is over, in any order; the others are not looked at."""
+        """Jobs whose own retention time has passed, in any order, without visiting the others."""
         seen: set[JobId] = set()
         places = [0]
         while places:
@@ -79,9 +78,9 @@ class EndedJobs:
             places += (2 * place + 2, 2 * place + 1)
 
     def crowd(self) -> Iterator[JobId]:
-        """All that have ended, in the order in which they go when there are too many.
+        """All ended jobs in the order in which they are deleted when there are too many.
 
-        Each time it is one of the namespace that has most, so that none can crowd out the jobs of others.
+        The next one is always of the namespace with the most, so that none can crowd out the jobs of others.
         """
         queues = {name: chain(ours.plain, ours.kept) for name, ours in self._ended_in.items()}
         largest = [(-len(ours.plain) - len(ours.kept), name) for name, ours in self._ended_in.items()]
@@ -101,7 +100,7 @@ class EndedJobs:
             self.retained_until.pop(job, None) is not None
             and len(self._due) > 2 * len(self.retained_until) + _DUE_SPARE
         ):
-            self._due = [(until_ms, one) for one, until_ms in self.retained_until.items()]
+            self._due = [(until_ms, retained) for retained, until_ms in self.retained_until.items()]
             heapify(self._due)
         if job in self._series_of:
             self._forget_success(job, self._series_of.pop(job))
@@ -119,7 +118,7 @@ class EndedJobs:
             del self._ended_in[namespace]
 
     def _forget_success(self, job: JobId, series: Series) -> None:
-        """When the newest goes, the one before it is the last again, as after a restart."""
+        """Remove a deleted job; the success before it becomes the last one, as it would after a restart."""
         runs = self._succeeded[series]
         del runs[bisect_left(runs, int(job))]
         if runs:
@@ -142,11 +141,11 @@ class EndedJobs:
             self.orphans.pop(record.job, None)
 
     def finish_loading(self, jobs: Container[JobId]) -> None:
-        """Everything was read at once, in any order."""
-        self.ended = dict(sorted(self.ended.items(), key=lambda one: one[1]))
+        """Restore the order by time after records were loaded in any order."""
+        self.ended = dict(sorted(self.ended.items(), key=lambda item: item[1]))
         for ours in self._ended_in.values():
             in_order = sorted(ours.plain, key=lambda job: self.ended[job])
             ours.plain.clear()
             ours.plain.update(dict.fromkeys(in_order))
-        self.tombstones = dict(sorted(self.tombstones.items(), key=lambda one: one[1].at_ms))
+        self.tombstones = dict(sorted(self.tombstones.items(), key=lambda item: item[1].at_ms))
         self.orphans = {job: None for job in self.key_of if job not in jobs and job not in self.tombstones}

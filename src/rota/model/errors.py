@@ -1,23 +1,23 @@
-"""The tree of deliberate errors, told apart by whose fault they are.
+"""The tree of deliberate errors, by whose fault they are.
 
 RotaError
   Rejected          the user's: says what would be accepted
     BadField · NotFound · Conflict · QueueFull · NotAllowed
-  Transient         the world's: pause and look again
-    Unavailable (Outdated · Damaged) · StoreFull · Deposed
-  Bug               ours: refuse the command or park the key, or read everything again
+  Transient         the environment's: back off and try again
+    Unavailable (Withheld · StaleState · Damaged) · StoreFull · LostLeadership
+  Bug               ours: refuse the command, park the key, or read everything again
     IllegalTransition · NotQuiescent · WrongWriter
 """
 
 
 class RotaError(Exception):
-    """Anything Rota raises on purpose."""
+    """Base of all errors that Rota raises on purpose."""
 
     code = "internal"
 
 
 class Rejected(RotaError):
-    """The request cannot be honoured; `hint` says what would be."""
+    """The request is refused; `hint` says what would be accepted."""
 
     code = "bad_request"
 
@@ -38,49 +38,49 @@ class BadField(Rejected):
 
 
 class NotFound(Rejected):
-    """What was named does not exist."""
+    """The object that the request names does not exist."""
 
     code = "not_found"
 
 
 class Conflict(Rejected):
-    """It exists, and in a state that does not allow this."""
+    """The object is in a state that does not allow the request."""
 
     code = "conflict"
 
 
 class QueueFull(Rejected):
-    """A bound of `limits` is reached; later it may be free again."""
+    """A bound of `limits` is reached; the request may succeed later."""
 
     code = "queue_full"
 
 
 class NotAllowed(Rejected):
-    """Known caller, but not for this."""
+    """The caller is known, and not authorized for the request."""
 
     code = "not_allowed"
 
 
 class Transient(RotaError):
-    """Nobody's fault here: wait, look again."""
+    """A failure of the environment: the same request may succeed later."""
 
     code = "unavailable"
 
 
 class Unavailable(Transient):
-    """The store or a peer does not answer now."""
+    """The store or a peer does not answer."""
 
 
 class Withheld(Unavailable):
-    """A peer answers, and will never give what was asked for: it is not asked again."""
+    """A peer answered that it will never provide what was requested: there is no retry."""
 
 
 class StaleState(Unavailable):
-    """What was decided on is no longer what is on disk: read again, decide anew."""
+    """A batch was decided on a state that is no longer the stored one: reload and decide again."""
 
 
 class Damaged(Unavailable):
-    """What is on disk is not what was written; `hint` says what to do about it."""
+    """Stored data is not what was written; `hint` says what to do about it."""
 
     code = "store_damaged"
 
@@ -96,11 +96,11 @@ class StoreFull(Transient):
 
 
 class LostLeadership(Transient):
-    """Somebody else leads with a higher epoch: this process may write nothing more."""
+    """Another server leads with a higher epoch: this process must not write any more."""
 
 
 class Bug(RotaError):
-    """A rule of our own was broken."""
+    """A fault of Rota's own code."""
 
 
 class IllegalTransition(Bug):
@@ -108,7 +108,7 @@ class IllegalTransition(Bug):
 
 
 class NotQuiescent(Bug):
-    """Deciding did not come to rest within its bound."""
+    """A key was decided again and again without reaching quiescence."""
 
 
 class WrongWriter(Bug):
@@ -116,7 +116,7 @@ class WrongWriter(Bug):
 
 
 def flatten_group(error: BaseException) -> list[BaseException]:
-    """The exceptions of a group, however deeply groups are nested; of any other exception itself alone."""
+    """The exceptions of a group and of groups nested in it; another exception as a list of one."""
     if not isinstance(error, BaseExceptionGroup):
         return [error]
-    return [leaf for one in error.exceptions for leaf in flatten_group(one)]
+    return [leaf for nested in error.exceptions for leaf in flatten_group(nested)]

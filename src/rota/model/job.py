@@ -1,4 +1,4 @@
-"""JobSpec, what a user wishes; JobStatus, what became of it."""
+"""Records of a job: spec and intent (desired state), and status, verdict and cluster (what became of it)."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -6,10 +6,9 @@ from typing import NamedTuple
 import msgspec
 
 from rota.model.cluster import DEFAULT
-from rota.model.container import RUNTIME, ContainerSpec
+from rota.model.container import RUNTIME, SANDBOX, ContainerSpec, SandboxSpec
 from rota.model.dependency import Dependency
-from rota.model.ids import JobId, Key
-from rota.model.lazy import lazy
+from rota.model.ids import JobId, Key, NodeId
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.limits import (
     BLOCK_TASKS,
@@ -18,13 +17,9 @@ from rota.model.limits import (
     LEASE_MARGIN_SHARE,
     LEASE_MS,
 )
-from rota.model.move import MoveOrder
-from rota.model.need_origin import NeedOrigin
 from rota.model.node import DIALLED
-from rota.model.recovery import WhenControllerAbsent
+from rota.model.recovery import PLAIN, Retry, WhenControllerAbsent
 from rota.model.result import Reporter
-from rota.model.retry import PLAIN, Retry
-from rota.model.sandbox import SANDBOX, SandboxSpec
 from rota.model.service import SIGTERM, HealthCheck, RestartPolicy, RolloutPolicy
 from rota.model.shape import (
     LEASES,
@@ -42,34 +37,56 @@ from rota.model.shape import (
     SpreadTerm,
 )
 from rota.model.steps import Step
+from rota.model.structures import lazy
 
-QueueRank = tuple[int, int, int]  # whose turn it is: the smaller first, the last is the job's number
+
+class MoveOrder(msgspec.Struct, frozen=True, array_like=True):
+    """An order to run a task on another node. Part of a JobIntent."""
+
+    attempt: int  # the attempt that is stopped
+    tries: int  # the desired attempt number that this attempt was placed for
+    source: NodeId  # the node that the task leaves
+    target: NodeId | None  # the node that it goes to; None: any other than `source`
+    at_ms: int  # cluster time of the order
+    leaves: bool = True  # False: a task of a gang that is stopped because another one leaves its node
+
+
+class NeedOrigin(StrEnum):
+    """Where the amount of a resource that a job requests comes from."""
+
+    EXPLICIT = "explicit"  # the spec
+    NAMESPACE = "namespace"  # the defaults of its namespace
+    OBSERVED = "observed"  # the usage of the last job of its name
+    DEFAULT = "default"  # the defaults of the server
+
+
+QueueRank = tuple[int, int, int]  # sort key in a queue, the smallest first; the last part is the job's number
 
 
 class QueueChange(NamedTuple):
-    """A job joined or left a line, or has other prospects in it than before."""
+    """A job joined or left a queue, or may start now although it could not before."""
 
     queue: QueueKey
     joined: QueueRank | None = None
-    is_better: bool = False  # it may start now, though nothing else has changed
+    is_better: bool = False  # a job of it may start now although no capacity was freed
 
 
 _NO_DEADLINE = 2**62
 
 
 class JobKind(StrEnum):
-    """What a job is for, and so when it is over."""
+    """The kind of a job, which decides when it has ended."""
 
-    BATCH = "batch"  # over when all its tasks are
+    BATCH = "batch"  # ends when all its tasks have ended
     SERVICE = "service"  # kept running until it is canceled
     SYSTEM = "system"  # one task on every node that fits
 
 
-_SYSTEM = JobKind.SYSTEM  # enum members are slow to look up, and this one is asked for at every change
+_SYSTEM = JobKind.SYSTEM  # enum members are slow to look up, and this one is compared at every change
 
 
 class Recovery(StrEnum):
-    """Who deals with a task whose node is lost: exactly one."""
+    """The one party that decides about a task whose node is lost."""
 
     SCHEDULER = "scheduler"
     CONTROLLER = "controller"
@@ -78,24 +95,24 @@ class Recovery(StrEnum):
 
 
 class Unschedulable(StrEnum):
-    """What to do with a task that fits nowhere now."""
+    """What happens to a job whose tasks fit on no node now."""
 
     QUEUE = "queue"
     REJECT = "reject"
-    SCALE = "scale"  # it waits, and asks for a node
+    SCALE = "scale"  # it waits, and its cluster may be scaled up for it
 
 
 class UnplaceableCause(StrEnum):
     """Why no node can take tasks of a job."""
 
     NONE = ""  # some node can, or may be able to
-    INFEASIBLE = "never"  # no node could run it, even if it were empty
+    INFEASIBLE = "never"  # no node could run it, even if the node were empty
     REFUSED = "refused"  # every node that could run it has refused it
-    NO_FREE_NODE = "waits"  # no node has room now; told only of a job that asks for nodes
+    NO_FREE_NODE = "waits"  # no node has the resources free; reported only for jobs that scale up
 
 
 class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
-    """What a user wishes. Written by apiserver: once, and again at each update."""
+    """What a user submitted. Written by apiserver: once, and again at each update, with the next version."""
 
     id: JobId
     name: str
@@ -124,41 +141,42 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
     spread: tuple[SpreadTerm, ...] = ()
     gang: bool = False  # all tasks at once, or none
     policy: Policy = Policy.SPREAD
-    noise: str | None = None  # the kind of disturbance it makes and suffers from
-    preemptible: bool = True  # may give way to work of higher priority
-    move_pending: bool = True  # while nothing of it runs, it may change over to another cluster
-    evict_at_most: int | None = None  # how many of its tasks may have to give way at one time
-    expect_seconds: float | None = None  # how long a task runs, as far as its user knows
-    deadline_at_ms: int | None = None  # wall clock by which it has to be over
-    log_bytes: int | None = None  # output kept of each stream of an attempt; None: as its node says
-    limits: dict[str, int] = {}  # memory in bytes, cpu in thousandths, pids; what is beyond is not to be had
+    noise: str | None = None  # the kind of interference it causes and suffers from
+    preemptible: bool = True  # may be preempted by jobs of higher priority
+    move_pending: bool = True  # while none of its tasks runs, it may be assigned to another cluster
+    evict_at_most: int | None = None  # how many of its tasks may be preempted at one time
+    expect_seconds: float | None = None  # expected run time of a task, given by the user
+    deadline_at_ms: int | None = None  # wall clock by which it has to have ended
+    log_bytes: int | None = None  # output retained per stream of an attempt; None: the node's default
+    limits: dict[str, int] = {}  # hard limits: memory in bytes, cpu in thousandths, pids
     steps: tuple[Step, ...] = ()  # run in order instead of a command
     files: dict[str, bytes] = {}  # by path, written into its working directory
     container: ContainerSpec | None = None  # none: plain processes
     kind: JobKind = JobKind.BATCH
-    queue_timeout_seconds: float | None = None  # how long a task of it may wait to be placed
-    retry: Retry = PLAIN  # which of its failures are worth a retry, and when
-    version: int = 1  # one more at each update
-    keep_seconds: float | None = None  # how long it is remembered after its end; None: as the server says
+    queue_timeout_seconds: float | None = None  # how long a task may wait to be placed
+    retry: Retry = PLAIN  # which of its failures are retried, and after which backoff
+    version: int = 1  # incremented by each update
+    keep_seconds: float | None = None  # retention after its end; None: the server's default
     after: tuple[Dependency, ...] = ()  # jobs that have to end first; their numbers are smaller than its own
-    stop_signal: int = SIGTERM  # by which it is asked to end
+    stop_signal: int = SIGTERM  # sent first when a task is stopped
     restart: RestartPolicy = RestartPolicy()  # of a service
-    check: HealthCheck | None = None  # of a service; none: that it runs is enough
+    check: HealthCheck | None = None  # of a service; None: running is healthy
     rollout: RolloutPolicy = RolloutPolicy()  # of a service
     sandbox: SandboxSpec | None = None
-    lease_seconds: float | None = None  # of one_at_a_time; None: as usual
+    lease_seconds: float | None = None  # of one_at_a_time; None: the default
     lease_margin_seconds: float | None = None
-    rerun_of: str = ""  # the job that it runs once more
-    carried: tuple[tuple[int, int], ...] = ()  # tasks, from .. to, that had succeeded there
-    controller: str = ""  # where that recovers it: the subscriber, of the same user
+    rerun_of: str = ""  # the job that it is a rerun of
+    carried: tuple[tuple[int, int], ...] = ()  # ranges of tasks that succeeded there, and are not run again
+    controller: str = ""  # with Recovery.CONTROLLER: the subscriber, of the same user
     when_no_controller: WhenControllerAbsent = WhenControllerAbsent.WAIT
-    controller_wait_seconds: float = CONTROLLER_WAIT_SECONDS  # that it may be away before that counts
-    cluster: str | None = None  # the only one it may run in; None: any that can serve it
-    results: bool | Reporter = False  # true: its tasks are given a token by which they report themselves
-    home: str = DEFAULT  # the cluster it is assigned to, as JobCluster says; that alone counts
-    kept: int | None = None  # of its tasks only the first so many are wanted; None: there never were more
-    origins: dict[str, NeedOrigin] = {}  # by whose word it asks for so much; empty: nobody noted it
-    observed: dict[str, int] = {}  # what the last of its name used beyond that: by it its cluster is chosen
+    controller_wait_seconds: float = CONTROLLER_WAIT_SECONDS  # absence of the controller until that applies
+    cluster: str | None = None  # the only cluster it may run in; None: any that can serve it
+    results: bool | Reporter = False  # True: its tasks get a token by which they report results themselves
+    home: str = DEFAULT  # the cluster it is assigned to: a copy of JobCluster, which is authoritative
+    # The number of tasks that the user wants, if it was ever lowered; None: all `count` tasks.
+    desired_count: int | None = msgspec.field(default=None, name="kept")
+    origins: dict[str, NeedOrigin] = {}  # where each amount of `needs` comes from; empty: unknown
+    observed: dict[str, int] = {}  # usage of the last job of its name beyond `needs`; to choose a cluster
 
     @property
     def key(self) -> Key:
@@ -166,27 +184,27 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
 
     @property
     def series(self) -> str:
-        """What it is a run of: those of one name use alike; runs of a cron have names of their own."""
+        """The name under which observed usage is collected: of a cron, whose runs all have other names."""
         return self.labels.get("cron") or self.name
 
     @property
     def recovery_controller(self) -> str | None:
-        """The subscriber that alone says what becomes of lost tasks."""
+        """The subscriber that alone decides about lost tasks."""
         return f"{self.user}:{self.controller}" if self.recovery is Recovery.CONTROLLER else None
 
     @property
     def is_service(self) -> bool:
-        """Its tasks are kept running: whatever way one ends, it is wanted again."""
+        """Whether its tasks are kept running: one that ends is started again."""
         return self.kind is JobKind.SERVICE
 
     @property
     def size(self) -> int:
-        """How many tasks its user wants; `count` is how many there have ever been."""
-        return self.count if self.kept is None else self.kept
+        """The desired number of tasks; `count` is the highest number there has ever been."""
+        return self.count if self.desired_count is None else self.desired_count
 
     def is_scaled_down(self, index: int) -> bool:
-        """There is such a task, and it is more than are wanted."""
-        return self.kept is not None and index >= self.kept
+        """Whether this task exists and is beyond the desired count."""
+        return self.desired_count is not None and index >= self.desired_count
 
     @property
     def blocks(self) -> int:
@@ -194,28 +212,28 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
 
     @lazy
     def conditions(self) -> tuple[Constraint, ...]:
-        """On a node's labels: those it names, and those that what it is implies."""
+        """Constraints on node labels: those of the spec, and those implied by its other fields."""
         if self.container is None and self.sandbox is None and self.run is not RunMode.ONE_AT_A_TIME:
             return self.where
         implied = ((self.container, RUNTIME), (self.sandbox, SANDBOX), (self.lease_ms, LEASES))
-        return (*self.where, *(condition for what, condition in implied if what is not None))
+        return (*self.where, *(condition for field, condition in implied if field is not None))
 
     @lazy
     def tolerated(self) -> tuple[str, ...]:
-        """Taints it does not mind. Whoever names a node means that one, also where it is dialled."""
-        names_one = [one for one in self.where if one.label == "node" and one.op is Op.EQUAL]
-        return (*self.tolerate, DIALLED) if names_one else self.tolerate
+        """Taints that it tolerates. A spec that names its node also tolerates that the node is dialled."""
+        names_node = any(condition.label == "node" and condition.op is Op.EQUAL for condition in self.where)
+        return (*self.tolerate, DIALLED) if names_node else self.tolerate
 
     @lazy
     def lease_ms(self) -> int | None:
-        """How long an attempt may run without a word of the control plane; None: for ever."""
+        """How long an attempt may run without a renewal by the control plane; None: without limit."""
         if self.run is not RunMode.ONE_AT_A_TIME:
             return None
         return LEASE_MS if self.lease_seconds is None else round(self.lease_seconds * 1000)
 
     @lazy
     def lease_margin_ms(self) -> int:
-        """How much longer than that nobody takes its place."""
+        """How long after the end of its lease an attempt is not replaced: the bound on clock drift."""
         if self.lease_margin_seconds is not None:
             return round(self.lease_margin_seconds * 1000)
         return max(LEASE_MARGIN_MS, round(LEASE_MARGIN_SHARE * (self.lease_ms or 0)))
@@ -242,7 +260,7 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
 
     @lazy
     def queue_key(self) -> QueueKey:
-        """The queue it waits in, as far as its spec decides that."""
+        """The queue class it waits in, as far as the spec determines it."""
         own_near = tuple(term.jobs.holds(self.selector_labels) for term in self.near)
         is_alone = self.kind is _SYSTEM or any(rule.weight is None for rule in self.spread)
         return QueueKey(
@@ -257,12 +275,12 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
 
     @property
     def placement_inputs(self) -> tuple[Shape, AffinityRules, str | None]:
-        """What decides which nodes may run its tasks, and what they reserve there."""
+        """The fields that decide which nodes may run its tasks, and what they reserve there."""
         return self.shape, self.rules, self.workdir
 
     @lazy
     def refusal_key(self) -> QueueKey:
-        """What a node refuses when it refuses a task: its line and its working directory."""
+        """What a refusal by a node is about: the queue class and the working directory."""
         return (
             self.queue_key
             if self.workdir is None
@@ -271,56 +289,59 @@ class JobSpec(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
 
     @lazy
     def queue_rank(self) -> QueueRank:
-        """Whose turn: the higher priority, then the earlier deadline, then the earlier submitted."""
+        """Higher priority first, then the earlier deadline, then the lower job number."""
         return (-self.priority, self.deadline_at_ms or _NO_DEADLINE, int(self.id))
 
     @property
     def evictable(self) -> bool:
-        """May have to give way to a higher priority; what is started once, ever, may not."""
+        """Whether its tasks may be preempted; at_most_once tasks may not, since they never start again."""
         return self.preemptible and self.run is not RunMode.AT_MOST_ONCE
 
     @property
     def movable(self) -> bool:
-        """May be stopped on one node and started on another."""
+        """Whether a task may be stopped on one node and started on another."""
         return self.kind is not JobKind.SYSTEM and self.run is not RunMode.AT_MOST_ONCE
 
     @property
     def expect_ms(self) -> int | None:
-        """How long a task of it runs at most, as far as anybody said."""
+        """The expected run time of a task, or else its time limit; None: neither is given."""
         seconds = self.expect_seconds or self.timeout_seconds
         return None if seconds is None else round(seconds * 1000)
 
     @lazy
     def selector_labels(self) -> dict[str, str]:
-        """The labels by which other jobs choose it as a neighbour."""
+        """The labels that affinity rules of other jobs select it by."""
         return {**self.labels, "job": self.name}
 
     def block_size(self, block: int) -> int:
-        if self.kind is _SYSTEM:  # its tasks come one by one: there is a place for each from the start
+        if self.kind is _SYSTEM:  # its tasks are added one by one: blocks have their full size from the start
             return BLOCK_TASKS
         return min(BLOCK_TASKS, self.count - block * BLOCK_TASKS)
 
 
 def resized(spec: JobSpec, tasks: int) -> JobSpec:
-    """The same job with so many tasks. Those that were are never forgotten: numbers of attempts go on."""
-    kept = tasks if spec.kept is not None or tasks < spec.count else None
-    return msgspec.structs.replace(spec, count=max(spec.count, tasks), kept=kept)
+    """The job scaled to this number of tasks.
+
+    `count` never shrinks: attempt numbers of a task that is scaled down and up again must continue.
+    """
+    desired = tasks if spec.desired_count is not None or tasks < spec.count else None
+    return msgspec.structs.replace(spec, count=max(spec.count, tasks), desired_count=desired)
 
 
 def assigned_to(spec: JobSpec, cluster: str) -> JobSpec:
-    """The same job, assigned to that cluster."""
+    """The job, assigned to that cluster."""
     return spec if spec.home == cluster else msgspec.structs.replace(spec, home=cluster)
 
 
 def with_observed_needs(spec: JobSpec) -> JobSpec:
-    """The same job, asking for what it is likely to use."""
+    """The job with its needs raised to the observed usage."""
     return msgspec.structs.replace(spec, needs=spec.needs | spec.observed) if spec.observed else spec
 
 
 def asking_only(
     spec: JobSpec, *, where: Constraint | None = None, needs: dict[str, int] | None = None
 ) -> JobSpec:
-    """The same job, asking for one thing only of a node that takes it: a label, an amount, or nothing."""
+    """The job with a single requirement on its node: a label, an amount, or none."""
     return msgspec.structs.replace(
         spec,
         where=() if where is None else (where,),
@@ -334,58 +355,62 @@ def asking_only(
 
 
 def with_pack_policy(spec: JobSpec) -> JobSpec:
-    """The same job, which wants to be where it is fullest."""
+    """The job with the bin-packing policy."""
     return msgspec.structs.replace(spec, policy=Policy.PACK)
 
 
 class SentSignal(msgspec.Struct, frozen=True):
-    """A signal for attempts that run. Numbered, so that none is delivered twice."""
+    """A signal for running attempts. Its number makes delivery idempotent."""
 
     n: int
     signal: int
-    attempts: dict[int, int]  # index -> number
-    key: str = ""  # of the request: one that is repeated sends no second signal
+    attempts: dict[int, int]  # index -> attempt number
+    key: str = ""  # idempotency key of the request: a repeated request sends no second signal
 
 
 class JobIntent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a user wishes since: that it or tasks of it end, pause, begin again. Written by apiserver."""
+    """What users requested since the submit: cancel, pause, restart, move, signal. Written by apiserver.
+
+    Requests about single tasks name the attempt that they are about, so a request that is repeated or applied
+    late does not affect an attempt which started since.
+    """
 
     id: JobId
     cancel: bool = False
     reason: str | None = None
     at_ms: int = 0
-    restart: dict[int, int] = {}  # index -> the attempt that is to be stopped, and tried again
-    killed: dict[int, int] = {}  # the same without grace, of what is kept running
+    restart: dict[int, int] = {}  # index -> the attempt to stop and retry
+    killed: dict[int, int] = {}  # the same without a grace period, of services
     moves: dict[int, MoveOrder] = {}  # index -> where its next attempt may go
-    release: dict[int, int] = {}  # index -> the try that is held, and may be placed
-    kill: bool = False  # canceled without grace
-    cancel_tasks: dict[int, bool] = {}  # index -> whether without grace
-    paused: bool = False  # nothing of it starts
-    halted: bool = False  # paused, and what runs is stopped, to be tried again after that
+    release: dict[int, int] = {}  # index -> the held attempt number that may be placed
+    kill: bool = False  # canceled without a grace period
+    cancel_tasks: dict[int, bool] = {}  # index -> True: without a grace period
+    paused: bool = False  # no task of it starts
+    halted: bool = False  # paused, and running attempts are stopped, to be retried after a resume
     sent: tuple[SentSignal, ...] = ()  # signals, the newest last
-    replace: int = 0  # attempts of an older version of the spec than this are replaced
-    max_parallel: int = 1  # so many of them at one time
-    spare: tuple[tuple[int, int], ...] = ()  # but not those from .. to: they are as good as the newest
-    back_from: int = 0  # the version that failed and is taken back by this
+    replace: int = 0  # attempts of versions before this one are replaced
+    max_parallel: int = 1  # how many of them at one time
+    spare: tuple[tuple[int, int], ...] = ()  # ranges of versions that need no replacement
+    back_from: int = 0  # the failed version that this rolls back
     back_why: str | None = None
-    requests: tuple[str, ...] = ()  # keys of requests that are part of this, the newest last
+    requests: tuple[str, ...] = ()  # idempotency keys of requests applied so far, the newest last
 
     @property
     def key(self) -> Key:
         return Key(f"job/{self.id}/wish")
 
     def replaces(self, version: int) -> bool:
-        """What runs by this version of the spec is to be replaced."""
+        """Whether attempts of this version of the spec are to be replaced."""
         return version < self.replace and not any(first <= version <= last for first, last in self.spare)
 
 
 class JobCluster(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which cluster a job is for. Written by clusters."""
+    """The cluster that a job is assigned to. Written by clusters."""
 
     id: JobId
     cluster: str
-    moved: bool = False  # it was assigned to another before
-    failed: str | None = None  # that cluster has, and it cannot go to another: it ends, with this reason
+    moved: bool = False  # it was assigned to another cluster before
+    failed: str | None = None  # the cluster failed and no other can serve the job: it ends for this reason
 
     @property
     def key(self) -> Key:
@@ -393,7 +418,7 @@ class JobCluster(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class JobStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of a job. Written by controllers."""
+    """The state of a job and how it ended. Written by controllers."""
 
     id: JobId
     state: JobState
@@ -402,8 +427,8 @@ class JobStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     ended_at_ms: int | None = None
     exit_code: int | None = None
     signal: int | None = None
-    wanted_at_ms: int = 0  # cluster time since when its tasks are wanted, while it is active
-    ended_ms: int | None = None  # in cluster time: what its expiry is counted from
+    wanted_at_ms: int = 0  # cluster time since which its tasks are desired, while it is active
+    ended_ms: int | None = None  # cluster time from which its retention counts
 
     @property
     def key(self) -> Key:
@@ -415,12 +440,12 @@ class JobStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SchedulerVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """That a job cannot run as wished: it does not wait, or is too late. Written by scheduler."""
+    """The finding that a job cannot run: infeasible and not waiting, or too late. Written by scheduler."""
 
     id: JobId
     reason: str
-    late: bool = False  # its deadline can no longer be met, or it waited too long
-    ends: bool = False  # what of it runs is stopped; else it may end by itself
+    late: bool = False  # its deadline can no longer be met, or its queue timeout has passed
+    ends: bool = False  # running attempts are stopped; else they may end by themselves
 
     @property
     def key(self) -> Key:
@@ -428,12 +453,12 @@ class SchedulerVerdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Unplaceable(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why no node can take tasks of a job, as it was last found and told. Written by scheduler."""
+    """Why no node can take tasks of a job, as last reported in an event. Written by scheduler."""
 
     id: JobId
     cause: UnplaceableCause = UnplaceableCause.NONE
     reason: str = ""
-    begun: int = 0  # tasks that a node had accepted by then: with one more the cause is gone
+    begun: int = 0  # tasks that nodes had accepted by then: one more and the cause no longer holds
 
     @property
     def key(self) -> Key:
@@ -441,7 +466,7 @@ class Unplaceable(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SubmitKey(msgspec.Struct, frozen=True):
-    """An idempotency key and the job it made. Written by apiserver, in the spec's transaction."""
+    """An idempotency key and the job it created. Written by apiserver, in the transaction of the spec."""
 
     namespace: str
     name: str
@@ -454,12 +479,12 @@ class SubmitKey(msgspec.Struct, frozen=True):
 
 
 class JobTombstone(msgspec.Struct, frozen=True, omit_defaults=True):
-    """That there was such a job, for as long as its submit key is kept. Written by controllers."""
+    """A deleted job, for as long as its idempotency key is retained. Written by controllers."""
 
     id: JobId
     at_ms: int  # cluster time
     wall_ms: int
-    state: str  # in which it ended, or `deleted`
+    state: str  # its last state, or `deleted`
     namespace: str = ""
 
     @property
@@ -468,7 +493,7 @@ class JobTombstone(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Counters(msgspec.Struct, frozen=True):
-    """The highest numbers given out. Written by apiserver; numbers are never given out twice."""
+    """The highest numbers given to jobs and nodes; none is ever reused. Written by apiserver."""
 
     jobs: int = 0
     nodes: int = 0
@@ -476,3 +501,22 @@ class Counters(msgspec.Struct, frozen=True):
     @property
     def key(self) -> Key:
         return Key("meta/counters")
+
+
+NO_CLUSTER = ""  # in place of a cluster's name, for jobs that have none yet
+
+
+class JobGroup(NamedTuple):
+    """The properties of a job that decide which clusters can serve it, as a key of equal jobs."""
+
+    shape: Shape
+    cluster: str | None  # the one they name; None: any
+    moves: bool  # they may be assigned to another cluster while they wait
+    near: tuple[AffinityTerm, ...] = ()
+    namespace: str = ""  # whose jobs `near` selects; empty without `near`
+
+
+def group_of(spec: JobSpec) -> JobGroup:
+    if not spec.near:
+        return JobGroup(spec.shape, spec.cluster, spec.move_pending)
+    return JobGroup(spec.shape, spec.cluster, spec.move_pending, spec.near, spec.namespace)

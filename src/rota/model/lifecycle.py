@@ -1,4 +1,8 @@
-"""The state tables and step(): nothing else says what may follow what."""
+"""The state machines of jobs, tasks, attempts, nodes, clusters and machines, as tables.
+
+A transition that is not in a table raises IllegalTransition: no component may write a state any other way.
+Values of states are stored and shown; values of events appear in documentation and error messages only.
+"""
 
 from collections.abc import Mapping
 from enum import IntEnum, StrEnum
@@ -10,7 +14,7 @@ from rota.model.errors import IllegalTransition
 class JobState(StrEnum):
     SUBMITTED = "submitted"
     ASSIGNED = "assigned"
-    WAITING = "waiting"  # for other jobs to end
+    WAITING = "waiting"  # for its dependencies
     ACTIVE = "active"
     PAUSED = "paused"
     CANCELING = "canceling"
@@ -23,17 +27,17 @@ class JobState(StrEnum):
 
 class JobEvent(StrEnum):
     CLUSTER_CHOSEN = "cluster chosen"
-    DEPENDENCIES_PENDING = "others first"
-    DEPENDENCY_FAILED = "never to begin"
-    TASKS_CREATED = "tasks wanted"
-    PAUSE_REQUESTED = "pause wished"
-    RESUME_REQUESTED = "resume wished"
-    CANCEL_REQUESTED = "cancel wished"
+    DEPENDENCIES_PENDING = "dependencies pending"
+    DEPENDENCY_FAILED = "dependency failed"
+    TASKS_CREATED = "tasks created"
+    PAUSE_REQUESTED = "pause requested"
+    RESUME_REQUESTED = "resume requested"
+    CANCEL_REQUESTED = "cancel requested"
     ALL_SUCCEEDED = "all succeeded"
     SOME_FAILED = "some failed"
     SOME_TIMED_OUT = "some timed out"
     ALL_STOPPED = "all stopped"
-    UNPLACEABLE = "nowhere to run"
+    UNPLACEABLE = "unplaceable"
 
 
 class TaskState(IntEnum):
@@ -46,22 +50,22 @@ class TaskState(IntEnum):
     CANCELED = 4
     TIMED_OUT = 5
     LOST = 6
-    HELD = 7  # not started until released: suspected of taking nodes down, or perhaps run by another node
+    HELD = 7  # not placed until released: in quarantine, or possibly run by a node that has not reconnected
 
 
 class TaskEvent(StrEnum):
-    SUCCEEDED = "done"
-    RETRY = "again"
-    RETRIES_EXHAUSTED = "retries spent"
-    CANCEL_REQUESTED = "no longer wished"
+    SUCCEEDED = "succeeded"
+    RETRY = "retry"
+    RETRIES_EXHAUSTED = "retries exhausted"
+    CANCEL_REQUESTED = "cancel requested"
     STOPPED = "stopped"
-    TIMED_OUT = "over its time limit"
-    NODE_LOST = "gone with its node"
-    QUARANTINED = "suspected"
+    TIMED_OUT = "timed out"
+    NODE_LOST = "node lost"
+    QUARANTINED = "quarantined"
     RELEASED = "released"
-    HOLD_EXPIRED = "held too long"
-    ADOPTION_PENDING = "brought back by no node yet"
-    ADOPTION_EXPIRED = "brought back by no node in time"
+    HOLD_EXPIRED = "hold expired"
+    ADOPTION_PENDING = "adoption pending"
+    ADOPTION_EXPIRED = "adoption expired"
 
 
 class AttemptState(IntEnum):
@@ -82,17 +86,17 @@ class AttemptState(IntEnum):
 
 
 class AttemptEvent(StrEnum):
-    QUEUED = "held"
-    ACCEPTED = "taken"
+    QUEUED = "queued"
+    ACCEPTED = "accepted"
     STARTED = "started"
     STOP_ORDERED = "stop ordered"
     EXITED_ZERO = "exited with 0"
-    EXITED_NONZERO = "exited badly"
-    STOPPED = "stopped as asked"
-    TIMED_OUT = "over its time limit"
+    EXITED_NONZERO = "exited with another code"
+    STOPPED = "stopped as ordered"
+    TIMED_OUT = "timed out"
     REFUSED = "refused"
     WITHDRAWN = "withdrawn"
-    RESULT_LOST = "forgotten by its node"
+    RESULT_LOST = "result lost"
     UNKNOWN_TO_NODE = "unknown to its node"
     NODE_LOST = "node lost"
 
@@ -105,18 +109,18 @@ class NodeState(StrEnum):
 
 
 class NodeEvent(StrEnum):
-    HELLO = "said hello"
-    SUSPECT_TIMEOUT = "silent"
-    LOST_TIMEOUT = "silent too long"
+    HELLO = "hello"
+    SUSPECT_TIMEOUT = "suspect timeout"
+    LOST_TIMEOUT = "lost timeout"
     LEFT = "left"
 
 
 class ClusterState(StrEnum):
     REQUESTED = "requested"
-    PROVISIONING = "provisioning"  # its first machines are on their way
+    PROVISIONING = "provisioning"  # its first machines are being created
     READY = "ready"
-    RESIZING = "resizing"  # ready, and machines come or go
-    UNAVAILABLE = "unavailable"  # its nodes join by hand, and none is there
+    RESIZING = "resizing"  # ready, and machines are being added or removed
+    UNAVAILABLE = "unavailable"  # its nodes join by hand, and none is present
     DRAINING = "draining"  # no new jobs
     ENDED = "ended"
     FAILED = "failed"
@@ -127,8 +131,8 @@ class ClusterEvent(StrEnum):
     NODES_SUFFICIENT = "enough nodes"
     RESIZE_STARTED = "machines come or go"
     RESIZE_FINISHED = "settled"
-    DRAIN_REQUESTED = "drain wished"
-    OPEN_REQUESTED = "open wished"
+    DRAIN_REQUESTED = "drain requested"
+    OPEN_REQUESTED = "open requested"
     NODES_ABSENT = "no node is there"
     NODE_JOINED = "a node is there"
     EMPTY = "empty"
@@ -136,17 +140,17 @@ class ClusterEvent(StrEnum):
 
 
 class MachineState(StrEnum):
-    WANTED = "wanted"  # its provider is asked for it
-    CREATED = "created"  # its provider has said so
+    WANTED = "wanted"  # requested from its provider
+    CREATED = "created"  # confirmed by its provider
     JOINED = "joined"
-    DRAINING = "draining"  # its node takes nothing new
-    LEAVING = "leaving"  # nothing runs on it: its provider is asked to end it
+    DRAINING = "draining"  # its node takes no new tasks
+    LEAVING = "leaving"  # nothing runs on it: its provider is asked to remove it
 
 
 class MachineEvent(StrEnum):
-    CREATED = "made"
+    CREATED = "created by its provider"
     JOINED = "joined"
-    NO_LONGER_DESIRED = "no longer wanted"
+    NO_LONGER_DESIRED = "no longer desired"
     EMPTY = "empty"
 
 
@@ -177,7 +181,7 @@ JOB: Table[JobState, JobEvent] = {  # owner: controllers
     (_J.ACTIVE, _JE.PAUSE_REQUESTED): _J.PAUSED,
     (_J.PAUSED, _JE.RESUME_REQUESTED): _J.ACTIVE,
     (_J.PAUSED, _JE.CANCEL_REQUESTED): _J.CANCELING,
-    (_J.PAUSED, _JE.ALL_SUCCEEDED): _J.SUCCEEDED,  # what ran has ended meanwhile
+    (_J.PAUSED, _JE.ALL_SUCCEEDED): _J.SUCCEEDED,  # running attempts ended while it was paused
     (_J.PAUSED, _JE.SOME_FAILED): _J.FAILED,
     (_J.PAUSED, _JE.SOME_TIMED_OUT): _J.TIMED_OUT,
     (_J.PAUSED, _JE.ALL_STOPPED): _J.CANCELED,
@@ -220,7 +224,7 @@ ATTEMPT: Table[AttemptState, AttemptEvent] = {  # owner: watcher
     **{
         (state, event): end
         for state in (_A.OFFERED, _A.QUEUED, _A.ACCEPTED, _A.RUNNING, _A.STOPPING)
-        for event, end in _ENDS.items()  # the report of an earlier step may have been lost
+        for event, end in _ENDS.items()  # reports of the states in between may have been lost
     },
     (_A.OFFERED, _AE.QUEUED): _A.QUEUED,
     (_A.OFFERED, _AE.ACCEPTED): _A.ACCEPTED,
@@ -236,7 +240,7 @@ ATTEMPT: Table[AttemptState, AttemptEvent] = {  # owner: watcher
     (_A.QUEUED, _AE.UNKNOWN_TO_NODE): _A.WITHDRAWN,
     (_A.QUEUED, _AE.STOP_ORDERED): _A.STOPPING,
     (_A.ACCEPTED, _AE.STARTED): _A.RUNNING,
-    (_A.ACCEPTED, _AE.REFUSED): _A.REFUSED,  # it could not be started: a full disk, no process to spare
+    (_A.ACCEPTED, _AE.REFUSED): _A.REFUSED,  # it could not be started: a full disk, no free pid
     (_A.ACCEPTED, _AE.WITHDRAWN): _A.WITHDRAWN,
     (_A.ACCEPTED, _AE.UNKNOWN_TO_NODE): _A.WITHDRAWN,
     (_A.ACCEPTED, _AE.STOP_ORDERED): _A.STOPPING,
@@ -247,7 +251,7 @@ ATTEMPT: Table[AttemptState, AttemptEvent] = {  # owner: watcher
 }
 
 _N, _NE = NodeState, NodeEvent
-NODE: Table[NodeState, NodeEvent] = {  # owner: watcher; the only one that may go back
+NODE: Table[NodeState, NodeEvent] = {  # owner: watcher; the only table with a way back from an end
     (_N.READY, _NE.HELLO): _N.READY,
     (_N.READY, _NE.SUSPECT_TIMEOUT): _N.SUSPECT,
     (_N.READY, _NE.LEFT): _N.LEFT,
@@ -278,9 +282,9 @@ CLUSTER: Table[ClusterState, ClusterEvent] = {  # owner: clusters
 }
 
 _M, _ME = MachineState, MachineEvent
-MACHINE: Table[MachineState, MachineEvent] = {  # owner: clusters; its record ends with it
+MACHINE: Table[MachineState, MachineEvent] = {  # owner: clusters; its record is deleted at its end
     (_M.WANTED, _ME.CREATED): _M.CREATED,
-    (_M.WANTED, _ME.JOINED): _M.JOINED,  # it may be faster than its provider's answer
+    (_M.WANTED, _ME.JOINED): _M.JOINED,  # race: it may join before its provider has answered
     (_M.CREATED, _ME.JOINED): _M.JOINED,
     (_M.WANTED, _ME.NO_LONGER_DESIRED): _M.LEAVING,
     (_M.CREATED, _ME.NO_LONGER_DESIRED): _M.LEAVING,
@@ -292,9 +296,8 @@ NODE_PRESENT = frozenset({_N.READY, _N.SUSPECT})  # a suspect node may come back
 JOB_ENDS = frozenset({_J.SUCCEEDED, _J.FAILED, _J.CANCELED, _J.TIMED_OUT, _J.REJECTED})
 TASK_ENDS = frozenset({_T.SUCCEEDED, _T.FAILED, _T.CANCELED, _T.TIMED_OUT, _T.LOST})
 ATTEMPT_FIRST_END = AttemptState.SUCCEEDED  # this and every higher number is an end
-NOT_STARTED = frozenset(
-    {_A.REFUSED, _A.WITHDRAWN}
-)  # ended without having been tried: the same try is placed again
+# Ended without having started: placed again for the same desired attempt number, at no cost of a retry.
+NOT_STARTED = frozenset({_A.REFUSED, _A.WITHDRAWN})
 
 
 def step(table: Table[S, E], state: S, event: E) -> S:

@@ -1,23 +1,26 @@
-"""What a node and the control plane say to each other: claims and inventory up, orders down."""
+"""Messages between nodes and the control plane: hello and reports up, orders down, log requests.
+
+How attempt numbers make these messages repeatable is in `rota.model.attempt`. On the wire they are
+`agent.proto`, translated by `rota.wire.agent`.
+"""
 
 from enum import IntEnum
 from typing import NamedTuple, Self
 
 import msgspec
 
-from rota.model.container import ContainerSpec
+from rota.model.container import ContainerSpec, SandboxSpec
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.node import NodeLoad
 from rota.model.result import ResultEndpoint
-from rota.model.sandbox import SandboxSpec
 from rota.model.service import SIGTERM, HealthCheck, RestartPolicy, ServiceStatus
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
 
 
 class ReportedState(IntEnum):
-    """What a node says of an attempt. Numbers are part of the wire and never change."""
+    """The state that a node reports for an attempt. Numbers are part of the wire format and never change."""
 
     QUEUED = 1
     ACCEPTED = 2
@@ -32,13 +35,11 @@ class ReportedState(IntEnum):
     UNKNOWN = 11
 
 
-REPORTED_FIRST_END = (
-    ReportedState.EXITED
-)  # this and every higher number: nothing more will come of the attempt
+REPORTED_FIRST_END = ReportedState.EXITED  # this and every higher number is final
 
 
 class AttemptReport(msgspec.Struct, frozen=True, gc=False):
-    """A node's word on one attempt. It is a claim: only `watcher/node_messages` makes it a fact."""
+    """A node's report on one attempt: a claim, until the watcher has checked it against the assignment."""
 
     index: int
     attempt: int
@@ -51,14 +52,12 @@ class AttemptReport(msgspec.Struct, frozen=True, gc=False):
     cpu_us: int = 0
     peak_kib: int = 0
     reason: str | None = None
-    steps: tuple[StepMark, ...] = ()  # that have begun
+    steps: tuple[StepMark, ...] = ()  # steps that have started
     life: ServiceStatus | None = None  # of a service
-    cause: str | None = None  # a Cause, or the word of a newer version
-    version: int = 0  # of the job's spec with which it was started; 0: not told, and so the first
-    handle: str = ""  # what a worker that is dialled calls it itself
-    gpus: int = (
-        0  # devices that it holds, one bit each, where it lived when its node's keeper was attached to
-    )
+    cause: str | None = None  # an EndCause, or one that only a newer version knows
+    version: int = 0  # of the job's spec with which it was started; 0: not reported, which is the first
+    handle: str = ""  # the id that a dialled worker gave it
+    gpus: int = 0  # its devices, one bit each; reported for attempts that were alive when the agent attached
 
     def with_steps(self, steps: tuple[StepMark, ...]) -> "AttemptReport":
         return msgspec.structs.replace(self, steps=steps)
@@ -82,16 +81,16 @@ class JobReports(NamedTuple):
 
 
 class DrainRequest(msgspec.Struct, frozen=True):
-    """A node will leave: until then it takes nothing new."""
+    """A node announces that it will leave; until then it takes no new tasks."""
 
     reason: str
     within_ms: int
-    moves: bool = False  # its machine is taken away then: what still runs is moved; else the node ends it
-    over: bool = False  # it does not leave after all
+    moves: bool = False  # its machine is terminated then: running tasks are moved; else the node ends them
+    over: bool = False  # the announcement is withdrawn
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """A node's first word on a connection: who it is and everything it holds."""
+    """The first message of a node on a connection: its identity and its whole inventory of attempts."""
 
     machine_id: str
     boot_id: str
@@ -102,7 +101,7 @@ class Hello(msgspec.Struct, frozen=True):
     inventory: list[JobReports]
     drain: DrainRequest | None = None
     certificate_expires_at_ms: int | None = None  # wall clock; the server has it from the connection
-    session: int = 0  # grows with each connection of a boot; 0: the node is older and does not tell
+    session: int = 0  # grows with each connection of a boot; 0: not reported, by an older version
     certificate_ca: str = ""  # fingerprint of the authority that signed its certificate
 
     def with_certificate(self, expires_at_ms: int, ca: str) -> Self:
@@ -110,7 +109,7 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class NodeReport(msgspec.Struct, frozen=True):
-    """What changed on a node since its last word."""
+    """What changed on a node since its previous message."""
 
     n: int
     claims: list[JobReports]
@@ -118,7 +117,7 @@ class NodeReport(msgspec.Struct, frozen=True):
 
 
 class TaskTemplate(msgspec.Struct, frozen=True):
-    """What a node must know of a job to run its tasks."""
+    """The part of a job's spec that nodes need to run its tasks."""
 
     name: str
     argv: tuple[str, ...]
@@ -129,7 +128,7 @@ class TaskTemplate(msgspec.Struct, frozen=True):
     grace_ms: int
     timeout_ms: int | None
     run: RunMode
-    log_bytes: int | None = None  # of each stream of an attempt; None: as the node says
+    log_bytes: int | None = None  # of each stream of an attempt; None: the node's default
     limits: dict[str, int] = {}
     steps: tuple[Step, ...] = ()
     files: dict[str, bytes] = {}
@@ -138,14 +137,14 @@ class TaskTemplate(msgspec.Struct, frozen=True):
     restart: RestartPolicy | None = None  # of a service
     check: HealthCheck | None = None
     sandbox: SandboxSpec | None = None
-    lease_ms: int | None = None  # how long it may run without a word of the control plane
+    lease_ms: int | None = None  # how long it may run without a renewal by the control plane
     version: int = 1
-    reports: ResultEndpoint | None = None  # where its tasks say what came of them
-    record: bytes = b""  # the job's spec, sealed: what a server that keeps no jobs on disk asks for again
+    reports: ResultEndpoint | None = None  # where its tasks report results
+    record: bytes = b""  # the job's spec, sealed: a server without stored jobs gets it back at an adoption
 
     @property
     def needs_durable_accept(self) -> bool:
-        """It is started only when the control plane has on disk that this node took it."""
+        """Whether an attempt may start only when the server has stored that this node accepted it."""
         return self.run is not RunMode.AT_LEAST_ONCE
 
 
@@ -179,17 +178,17 @@ def task_template(spec: JobSpec, reports: ResultEndpoint | None = None, record: 
 class Start(msgspec.Struct, frozen=True, gc=False):
     index: int
     attempt: int
-    firm: bool  # room is reserved for it; else it waits on the node until there is some
-    gpus: int = 0  # its devices there, one bit each; 0: it needs none, or the node chooses
+    firm: bool  # resources are reserved for it; else it waits on the node until some are free
+    gpus: int = 0  # its devices on the node, one bit each; 0: it needs none, or the node chooses
 
 
 class StopMode(IntEnum):
-    """How an attempt is stopped. Numbers are part of the wire and never change."""
+    """How an attempt is stopped. Numbers are part of the wire format and never change."""
 
     GRACEFUL = 0
     IMMEDIATE = 1
-    IF_QUEUED = 2  # what has started goes on
-    SUPERSEDED = 3  # another attempt counts: it has little grace
+    IF_QUEUED = 2  # only if it has not started
+    SUPERSEDED = 3  # a newer attempt counts: its grace period is short
 
 
 class Stop(msgspec.Struct, frozen=True, gc=False):
@@ -202,7 +201,7 @@ class Signal(msgspec.Struct, frozen=True, gc=False):
     index: int
     attempt: int
     signal: int
-    n: int  # grows: whoever has seen it, or a higher one, passes it over
+    n: int  # grows per job: a node that has seen this or a higher one ignores it
 
 
 class JobOrders(NamedTuple):
@@ -214,19 +213,19 @@ class JobOrders(NamedTuple):
 
 
 class LogWindow(NamedTuple):
-    """Which part of an attempt's output: what arrived between two times, and of that the last lines."""
+    """The requested part of an attempt's output: what arrived between two times, or its last lines."""
 
-    since_ms: int = 0  # wall clock of the node; 0: at any time
+    since_ms: int = 0  # wall clock of the node; 0: from the beginning
     until_ms: int = 0
     tail_lines: int | None = None  # None: all
-    tail_of_both: bool = False  # lines of both streams count
+    tail_of_both: bool = False  # count lines of both streams together
 
 
 WHOLE_LOG = LogWindow()
 
 
 class LogRequest(NamedTuple):
-    """One stream of one attempt, from an offset on."""
+    """A request for one stream of one attempt, from an offset on."""
 
     job: JobId
     task: int
@@ -238,28 +237,28 @@ class LogRequest(NamedTuple):
 
 
 class OutputsRequest(NamedTuple):
-    """What a task left on a node: which files, or what is in them."""
+    """A request for the output files that a task left on a node, or for their names."""
 
     job: JobId
     task: int
-    paths: tuple[str, ...]  # none: all
+    paths: tuple[str, ...]  # empty: all
     names_only: bool
 
 
 class LogPiece(NamedTuple):
-    """Some bytes of one stream of one attempt."""
+    """A chunk of one stream of one attempt."""
 
     offset: int
     data: bytes
-    missing: int = 0  # bytes before `offset` that are gone
+    missing: int = 0  # bytes before `offset` that are no longer available
     reason: str = "more was written than is kept"
-    at_ms: int = 0  # wall clock: by when they had arrived; 0: nobody knows
-    marks: tuple[tuple[int, int], ...] = ()  # by when so many of them already had
-    rest: str | None = None  # why there may be more, of which nobody here knows
+    at_ms: int = 0  # wall clock by which it had arrived; 0: unknown
+    marks: tuple[tuple[int, int], ...] = ()  # (bytes, wall clock by which this many had arrived)
+    rest: str | None = None  # why there may be more output that is not available here
 
 
 class TailPiece(NamedTuple):
-    """Of what one attempt wrote to one stream the last bytes, as far as they were not told before."""
+    """The last bytes of one stream of an attempt, as far as they were not sent before."""
 
     job: JobId
     task: int
@@ -271,7 +270,7 @@ class TailPiece(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The last bytes of a stream, kept for when the node that has them all is gone."""
+    """The last bytes of a stream, stored by the server for when the node is lost."""
 
     offset: int
     data: bytes

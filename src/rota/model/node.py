@@ -1,4 +1,4 @@
-"""NodeSpec, who a node is; NodeIntent, what an operator wants of it; NodeStatus, how it fares."""
+"""Records of a node: its identity (NodeSpec), its desired state (NodeIntent), its state (NodeStatus)."""
 
 from enum import StrEnum
 from typing import Self
@@ -14,29 +14,29 @@ class Eligibility(StrEnum):
     OPEN = "open"
     CORDONED = "cordoned"
     DRAINING = "draining"
-    DRAINED = "drained"  # derived: draining, and nothing is left
-    REVOKED = "revoked"  # its certificate opens nothing any more, and no other wish takes that back
+    DRAINED = "drained"  # derived: draining and empty
+    REVOKED = "revoked"  # its certificate is refused; permanent, no other request changes it
 
 
-DIALLED = "dialled"  # label and taint of nodes that are dialled: only what is pinned to one is placed there
+DIALLED = "dialled"  # label and taint of dialled nodes: only tasks that name such a node are placed there
 
 
 class Dialled(msgspec.Struct, frozen=True):
-    """A worker written by others, in place of an agent: we call it."""
+    """A worker written by others, in place of an agent: the server connects to it."""
 
     address: str
-    worker_id: str  # another one each time it registers; empty: it has said goodbye
+    worker_id: str  # a new one at each registration; empty: it has deregistered
 
 
 class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who it is, from its join record. Written by apiserver."""
+    """The identity of a node, from its enrolment. Written by apiserver."""
 
     id: NodeId
     name: str
     cluster: str = "default"
     labels: dict[str, str] = {}
     joined_at_ms: int = 0
-    dialled: Dialled | None = None  # none: it has an agent, which calls
+    dialled: Dialled | None = None  # None: it has an agent, which connects to the server
 
     @property
     def key(self) -> Key:
@@ -47,19 +47,17 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeIntent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an operator wants of it. Written by apiserver."""
+    """The desired state of a node, as operators requested it. Written by apiserver."""
 
     id: NodeId
     eligibility: Eligibility = Eligibility.OPEN
-    taints: tuple[str, ...] = ()  # `key` or `key=value`: only work that tolerates them all is placed there
-    drain_by_ms: int | None = None  # cluster time at which what still runs there is moved; None: it may end
-    drain_all: bool = False  # then also what is started once, ever, and no job's bound on moves counts
-    gone_at_ms: int | None = (
-        None  # cluster time at which somebody said that it is gone, in the silence it then kept
-    )
-    revoked_until_ms: int | None = (
-        None  # wall clock: until then a certificate of it might be shown or renewed
-    )
+    taints: tuple[
+        str, ...
+    ] = ()  # `key` or `key=value`: only tasks that tolerate all of them are placed there
+    drain_by_ms: int | None = None  # cluster time at which running tasks are moved; None: they may end
+    drain_all: bool = False  # then also at_most_once tasks, and without the bounds of jobs on evictions
+    gone_at_ms: int | None = None  # cluster time of an operator's confirmation that the silent node is lost
+    revoked_until_ms: int | None = None  # wall clock until which a certificate of it could still be valid
 
     @property
     def key(self) -> Key:
@@ -75,20 +73,20 @@ class NodeIntent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LeaveNotice(msgspec.Struct, frozen=True, array_like=True):
-    """The event that told of a node's leave, while a subscriber has not acknowledged it."""
+    """The event of a node's leave, which is repeated until a subscriber has acknowledged it."""
 
     revision: int  # of its commit
-    index: int  # its place there
+    index: int  # within that commit
     since_ms: int  # cluster time
-    told_ms: int  # cluster time at which it was told last
-    times: int = 1  # it was told
+    told_ms: int  # cluster time at which it was last published
+    times: int = 1  # how often it was published
 
     def sent_again(self, now_ms: int) -> Self:
         return msgspec.structs.replace(self, told_ms=now_ms, times=self.times + 1)
 
 
 class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What it said of itself, and whether it is there. Written by watcher."""
+    """The liveness of a node, and what it reported about itself. Written by watcher."""
 
     id: NodeId
     state: NodeState
@@ -99,15 +97,15 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     labels: dict[str, str] = {}  # self-declared: arch, os, kernel, ...
     reason: str | None = None
     since_ms: int = 0
-    leaving: bool = False  # it takes nothing new and goes when its work has ended: its own wish to be drained
-    leaves_by_ms: int | None = None  # cluster time at which its machine is taken away; None: it ends its work
-    shortage: str | None = None  # why it takes nothing new, by its own word
-    silent_at_ms: int | None = None  # cluster time of its last word, while it is suspect or lost
-    suspect_at_ms: int | None = None  # cluster time at which it was first suspected, while it is so or lost
-    last_silence: tuple[int, int] | None = None  # cluster time of the word before it, and of that after it
-    certificate_expires_at_ms: int | None = None  # wall clock; None: a node that is dialled has none
-    notice: LeaveNotice | None = None  # of a node that left: told again until it is acknowledged
-    certificate_ca: str = ""  # fingerprint of the authority that signed it; empty: by a release of before
+    leaving: bool = False  # it drains itself: it takes no new tasks and leaves when its tasks have ended
+    leaves_by_ms: int | None = None  # cluster time at which its machine is terminated; None: no such notice
+    shortage: str | None = None  # why it takes no new tasks, as it reported
+    silent_at_ms: int | None = None  # cluster time of its last message, while it is suspect or lost
+    suspect_at_ms: int | None = None  # cluster time at which it became suspect, while it is suspect or lost
+    last_silence: tuple[int, int] | None = None  # cluster times of the messages before and after it
+    certificate_expires_at_ms: int | None = None  # wall clock; None: a dialled node has none
+    notice: LeaveNotice | None = None  # of a node that left: repeated until it is acknowledged
+    certificate_ca: str = ""  # fingerprint of the CA that signed it; empty: not recorded by an older release
 
     @property
     def key(self) -> Key:
@@ -115,7 +113,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def accepts_work(self) -> bool:
-        """Whether it takes new work, as far as it says so itself."""
+        """Whether it takes new tasks, as it reported itself."""
         return not self.leaving and self.shortage is None
 
     def with_state(self, state: NodeState, reason: str | None, since_ms: int) -> Self:
@@ -130,7 +128,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(status, silent_at_ms=None, suspect_at_ms=None, last_silence=silence)
 
     def silence_until(self, now_ms: int) -> tuple[int, int] | None:
-        """Its last silence, which is over now if it is silent."""
+        """The last silence; if it is silent, the current one, which ends now."""
         return self.last_silence if self.silent_at_ms is None else (self.silent_at_ms, now_ms)
 
     def with_leaving(self, reason: str, by_ms: int | None = None) -> Self:
@@ -140,7 +138,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, leaving=False, reason=None, leaves_by_ms=None)
 
     def may_accept_again(self, now: Self) -> bool:
-        """Whether what it refused before may be welcome now."""
+        """Whether a changed status means that it may accept tasks it refused before."""
         then = (self.boot_id, self.capacity, self.shortage, self.leaving)
         return then != (now.boot_id, now.capacity, now.shortage, now.leaving)
 
@@ -154,20 +152,20 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 class Connection(StrEnum):
     """The node's connection, as seen by this process: an observation, never stored."""
 
-    UNKNOWN = "unknown"  # it has not called since we started
+    UNKNOWN = "unknown"  # it has not connected since this process started
     UP = "up"
     DOWN = "down"
 
 
 class RefusedHandshake(msgspec.Struct, frozen=True):
-    """A node that calls and is not greeted, and why: an observation, never stored."""
+    """Why the handshake of a node was refused: an observation, never stored."""
 
     reason: str
     epoch_seen: int
 
 
 def is_plausible_epoch(seen: int, epoch: int) -> bool:
-    """Whether a node can have seen that epoch where its server leads this one; nodes may say anything."""
+    """Whether a node can have seen that epoch, if its server has this one: the number is not verified."""
     return seen - epoch <= EPOCH_AHEAD_MAX
 
 
@@ -180,7 +178,7 @@ class DiskUsage(msgspec.Struct, frozen=True):
 
 
 class GpuUsage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A device of a node, as far as its driver tells."""
+    """A GPU of a node, as far as its driver reports."""
 
     name: str
     busy: int | None = None  # in hundredths
@@ -189,16 +187,27 @@ class GpuUsage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeLoad(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node measured just now: an observation, never stored."""
+    """A load report of a node: an observation, never stored."""
 
     cpu_milli: int = 0  # in use
     memory_free: int | None = None
-    disk_free: int | None = None  # where the node keeps its work
+    disk_free: int | None = None  # on the file system of its data directory
     cores: int = 0
-    waiting_milli: int = 0  # processes that run or want to, in thousandths: the load average of a minute
+    waiting_milli: int = 0  # one-minute load average, in thousandths
     memory_total: int = 0
     swap_total: int = 0
     swap_free: int = 0
     disks: tuple[DiskUsage, ...] = ()
     gpus: tuple[GpuUsage, ...] = ()
-    shortage: str | None = None  # why it takes nothing new
+    shortage: str | None = None  # why it takes no new tasks
+
+
+class ReportInterval(msgspec.Struct, frozen=True):
+    """Bounds on the load report interval, set by a controller; 0: as configured. Written by apiserver."""
+
+    least_ms: int = 0
+    most_ms: int = 0
+
+    @property
+    def key(self) -> Key:
+        return Key("pace/reports")

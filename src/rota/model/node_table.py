@@ -1,4 +1,4 @@
-"""Room: the nodes as columns, what each has, what is reserved on it, and whether it may take work."""
+"""The nodes as columns: capacity, reservations, measured load, labels, and whether each takes tasks."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,11 +8,53 @@ from rota.model.amounts import CPU, GPU, WHOLE_GPU
 from rota.model.columns import Array
 from rota.model.ids import NodeId
 from rota.model.limits import GPUS_MAX
-from rota.model.preemptible import PreemptibleUsage
+
+Needs = Iterable[tuple[str, int]]
+_GROW = 64
+
+
+class PreemptibleUsage:
+    """What preemptible attempts hold: one column over the nodes per priority and resource."""
+
+    def __init__(self) -> None:
+        self.by_priority: dict[int, dict[str, Array]] = {}
+        self.leaving: dict[str, Array] = {}  # of evicted attempts that have not ended
+
+    def add(self, priority: int, slot: int, needs: Needs, tasks: int) -> None:
+        """Count attempts that could be preempted; a negative number removes them."""
+        _add(self.by_priority.setdefault(priority, {}), slot, needs, tasks)
+
+    def add_leaving(self, slot: int, needs: Needs, tasks: int) -> None:
+        _add(self.leaving, slot, needs, tasks)
+
+    def below(self, priority: int, resource: str, size: int) -> Array:
+        """What attempts of lower priority hold, and those that are leaving anyway."""
+        found = _fitted(self.leaving.get(resource), size)
+        for level, columns in self.by_priority.items():
+            if level < priority:
+                found += _fitted(columns.get(resource), size)
+        return found
+
+
+def _add(columns: dict[str, Array], slot: int, needs: Needs, tasks: int) -> None:
+    for resource, amount in needs:
+        known = columns.get(resource)
+        if known is None or known.size <= slot:
+            known = columns[resource] = _fitted(known, 2 * slot + _GROW)
+        known[slot] += amount * tasks
+
+
+def _fitted(column: Array | None, size: int) -> Array:
+    """A copy of the column with that length, padded with zeros."""
+    found = np.zeros(size, np.int64)
+    if column is not None:
+        length = min(size, column.size)
+        found[:length] = column[:length]
+    return found
+
 
 UNMEASURED = np.iinfo(np.int64).max
 _DEFAULT = "default"  # cluster
-_GROW = 64
 _LOG_MIN = 1024
 # The share of reserved cpu that counts as part of a measured load. Below one, so that among nodes under the
 # same load the one with less reserved is idler, even where tasks do nothing.
@@ -20,19 +62,19 @@ OWN_LOAD_SHARE = 0.9
 
 
 class NodeTable:
-    """Struct of arrays, one column per node, one row per resource. Written only by the mirror.
+    """Struct of arrays, one column per node (its slot), one row per resource. Written only by the mirror.
 
-    `grown` counts the changes after which something that did not fit might fit; `changed` lists the slots
-    that changed in any way, so that who keeps something per node looks at those few again.
+    `capacity_version` counts the changes after which a task that did not fit might fit. `changed` lists the
+    slots that changed in any way, so that caches per node recompute only those.
     """
 
     def __init__(self) -> None:
         self.ids: list[NodeId] = []  # by slot; empty where the node was removed
         self.slot: dict[NodeId, int] = {}
         self._removed: dict[int, None] = {}  # slots of nodes that were removed while they held attempts
-        self._unused: list[int] = []  # slots for the next nodes to come
+        self._unused: list[int] = []  # free slots, for the next nodes
         self.rows: dict[str, int] = {}  # resource -> row
-        self.width = 0  # of the arrays: some more than there are nodes
+        self.width = 0  # of the arrays: more than there are nodes, so that they grow rarely
         self.capacity: Array = np.zeros((0, 0), np.int64)
         self.reserved: Array = np.zeros((0, 0), np.int64)
         self.measured: Array = np.zeros((0, 0), np.int64)  # free as the node measured it, or UNMEASURED
@@ -41,23 +83,22 @@ class NodeTable:
         self.load: Array = np.zeros(0, np.float64)  # share of its cpu in use, as measured
         self.open: Array = np.zeros(0, np.bool_)
         self.expected: Array = np.zeros(0, np.bool_)  # open, or would be if its connection were up
-        self.acceptance_version: Array = np.zeros(
-            0, np.int64
-        )  # counts changes after which a node may accept what it refused
-        self.queued: Array = np.zeros(0, np.int64)  # lookahead attempts waiting there
-        self.held: Array = np.zeros(0, np.int64)  # live attempts there, waiting ones too
+        # Counts, per node, changes after which it may accept tasks that it refused.
+        self.acceptance_version: Array = np.zeros(0, np.int64)
+        self.queued: Array = np.zeros(0, np.int64)  # lookahead attempts on the node
+        self.held: Array = np.zeros(0, np.int64)  # live attempts on the node, lookahead included
         self.preemptible = PreemptibleUsage()
-        self.noise: dict[str, Array] = {}  # kind of disturbance -> live attempts that make it
+        self.noise: dict[str, Array] = {}  # kind of interference -> live attempts that cause it
         self.labels: list[Mapping[str, str]] = []
         self.taints: list[tuple[str, ...]] = []
         self.cluster: Array = np.zeros(0, np.int64)  # the number of its cluster
         self.clusters: dict[str, int] = {}  # name -> number
         self.labels_version = 0
         self.capacity_version = 0
-        self.eligibility_version = 0  # changes after which a node may be for other jobs than before
-        self.feasibility_version = 0  # the same without the connections of nodes, which come and go
+        self.eligibility_version = 0  # counts changes after which a node may suit other jobs than before
+        self.feasibility_version = 0  # the same, without connects and disconnects of nodes
         self.changed: list[int] = []
-        self.forgotten = 0  # changes no longer listed: whoever stopped before them starts over
+        self.forgotten = 0  # changes no longer listed: a reader that is further behind starts over
 
     @property
     def size(self) -> int:
@@ -73,7 +114,7 @@ class NodeTable:
         return slot
 
     def remove(self, node: NodeId) -> None:
-        """Its slot is used again as soon as no attempt holds anything there."""
+        """Remove a node; its slot is reused as soon as no attempt holds anything there."""
         slot = self.slot[node]
         self.set_open(slot, value=False)
         self.set_expected(slot, value=False)
@@ -81,7 +122,7 @@ class NodeTable:
         self._release(slot)
 
     def bump_acceptance(self, slot: int) -> None:
-        """Something is new about the node: what it refused it may accept now."""
+        """Record that a node may accept now what it refused before."""
         self.acceptance_version[slot] += 1
         self._touch(slot)
 
@@ -110,7 +151,7 @@ class NodeTable:
     def set_measured(
         self, slot: int, free: Mapping[str, int], load: float, settled: Mapping[str, int] | None = None
     ) -> None:
-        """`settled` is what was reserved when the node measured this; None: what is reserved now."""
+        """Set a measurement; `settled` is what was reserved when it was made, None: what is reserved now."""
         rows = [self.row(resource) for resource in free]
         settled_rows = {self.row(resource): amount for resource, amount in (settled or {}).items()}
         before = self.free_at(slot)
@@ -148,30 +189,30 @@ class NodeTable:
             self._touch(slot)
 
     def other_clusters(self, cluster: str) -> Array | None:
-        """Nodes of other clusters; None: there are none."""
+        """Mask of the nodes of other clusters; None: there are no other clusters."""
         if self.clusters.keys() <= {cluster}:
             return None
         others: Array = self.cluster[: self.size] != self.clusters.get(cluster, -1)
         return others
 
-    def reserve(self, slot: int, needs: Iterable[tuple[str, int]], room: int, line: int) -> None:
-        """Take (negative numbers: give back) room for some tasks, and places in line for others.
+    def reserve(self, slot: int, needs: Iterable[tuple[str, int]], tasks: int, lookahead: int) -> None:
+        """Reserve resources for some tasks and lookahead slots for others; negative numbers release.
 
-        `grown` is the caller's to count.
+        `capacity_version` is counted by the caller.
         """
-        if room:
+        if tasks:
             for resource, amount in needs:
                 row = self.rows[resource] if resource in self.rows else self.row(resource)
-                self.reserved[row, slot] += amount * room
-        if line:
-            self.queued[slot] += line
-        self.held[slot] += room + line
+                self.reserved[row, slot] += amount * tasks
+        if lookahead:
+            self.queued[slot] += lookahead
+        self.held[slot] += tasks + lookahead
         self._touch(slot)
         if self._removed:
             self._release(slot)
 
     def reserve_gpus(self, slot: int, amount: int, devices: int, times: int) -> None:
-        """An attempt takes (-1: gives back) the devices whose bits are set: a part of one, or all of each."""
+        """Allocate (times -1: release) the devices whose bits are set: a part of one, or all of each."""
         self._ensure_gpus(devices.bit_length())
         for device in bits(devices)[:GPUS_MAX]:
             self.devices[slot, device] += min(amount, WHOLE_GPU) * times
@@ -188,9 +229,9 @@ class NodeTable:
     def free_at(self, slots: Array | slice | int) -> Array:
         """min(measured free - reserved since, capacity - reserved), by resource, of some nodes.
 
-        What was placed after the last measurement is in no measurement, and counts fully. What ended since
-        may still be in the measured amount, so its room is not given away before the next one. Of cpu no free
-        amount is measured, only a load.
+        Attempts placed after the last measurement are in no measurement, and count fully. Attempts that ended
+        since may still be in the measured amount, so what they held is not free before the next measurement.
+        For cpu no free amount is measured, only a load.
         """
         reserved = self.reserved[:, slots]
         since = np.maximum(0, reserved - self.settled[:, slots])
@@ -198,7 +239,7 @@ class NodeTable:
         return free
 
     def outside_load(self, slots: Array | slice) -> Array:
-        """The share of cpu that others than the reserving tasks used at the last measurement."""
+        """The share of cpu that processes other than reserved tasks used at the last measurement."""
         row = self.rows.get(CPU)
         if row is None:
             unknown: Array = self.load[slots].copy()
@@ -208,13 +249,13 @@ class NodeTable:
         return outside
 
     def free_gpus(self) -> Array:
-        """Free thousandths of each GPU there is."""
+        """Free thousandths of each GPU: [slot, device]; 0 for devices that a node does not have."""
         row = self.rows.get(GPU)
         count = self.devices.shape[1]
         if row is None or count == 0:
             return np.zeros((self.size, 0), np.int64)
-        there = self.capacity[row, : self.size, None] // WHOLE_GPU > np.arange(count)
-        free: Array = np.where(there, WHOLE_GPU - self.devices[: self.size], 0)
+        exists = self.capacity[row, : self.size, None] // WHOLE_GPU > np.arange(count)
+        free: Array = np.where(exists, WHOLE_GPU - self.devices[: self.size], 0)
         return free
 
     def _append(self) -> int:
@@ -227,7 +268,7 @@ class NodeTable:
         return slot
 
     def _release(self, slot: int) -> None:
-        """What is added up over live attempts is zero there by now; the rest was the node's own."""
+        """Free the slot of a removed node once it holds no attempts: sums over attempts are zero by then."""
         if slot not in self._removed or self.held[slot]:
             return
         del self._removed[slot], self.slot[self.ids[slot]]
@@ -281,5 +322,5 @@ class NodeTable:
 
 
 def bits(mask: int) -> list[int]:
-    """Positions of the bits that are set."""
+    """Positions of the bits that are set in a mask."""
     return [at for at in range(mask.bit_length()) if mask >> at & 1]

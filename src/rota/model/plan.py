@@ -1,10 +1,11 @@
-"""Plan: what to write, what happened, why, and when to look again. Knows nothing of stores."""
+"""Plan: what one decision writes, what happened, why, and when to decide again."""
 
-from typing import Any, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Self
 
 import msgspec
+from typing_extensions import TypeVar
 
-from rota.model.adoption import JobAdoption
+from rota.model.adoption import JobAdoption, Restored
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import ClusterIntent, ClusterRecord, Machine
 from rota.model.cron import CronRecord, CronStatus
@@ -21,15 +22,15 @@ from rota.model.job import (
     Unplaceable,
 )
 from rota.model.namespace import NamespaceRecord
-from rota.model.node import NodeIntent, NodeSpec, NodeStatus
+from rota.model.node import NodeIntent, NodeSpec, NodeStatus, ReportInterval
 from rota.model.recovery import RecoveryAnswers
-from rota.model.report_interval import ReportInterval
-from rota.model.restored import Restored
 from rota.model.result import ResultRecord
 from rota.model.rollout import JobPreviousVersion, JobRollout
 from rota.model.subscriber import Subscriber
-from rota.model.system_job import PinBlock
-from rota.model.task import TaskBlock
+from rota.model.task import PinBlock, TaskBlock
+
+Answer = TypeVar("Answer")
+Answer_co = TypeVar("Answer_co", covariant=True, default=None)
 
 Record = (
     JobSpec
@@ -64,7 +65,7 @@ Record = (
     | CronStatus
 )
 
-WRITERS: dict[type, str] = {  # the only component that may write records of this kind
+WRITERS: dict[type, str] = {  # the only component that may write records of this type
     JobSpec: "apiserver",
     JobIntent: "apiserver",
     RecoveryAnswers: "apiserver",
@@ -98,7 +99,7 @@ WRITERS: dict[type, str] = {  # the only component that may write records of thi
 }
 
 
-# An adoption writes again what several components had written before the server was started without records.
+# An adoption writes records of several components again, after a server was started without its records.
 ADOPTION = "adoption"
 _ADOPTED = (JobSpec, JobCluster, JobStatus, JobAdoption, TaskBlock, PinBlock, AttemptBlock, StatusBlock)
 
@@ -108,13 +109,13 @@ def may_write(owner: str, kind: type) -> bool:
 
 
 class Instant(NamedTuple):
-    """Cluster time, which never jumps, for deciding; the wall clock, for showing."""
+    """Cluster time, which never goes back, for decisions; the wall clock, for display and deadlines."""
 
     ms: int
     wall_ms: int
 
 
-PROVIDER_SAID = "cluster.provider_said"  # of an event that quotes a provider, which operators alone hear
+PROVIDER_SAID = "cluster.provider_said"  # kind of events that quote a provider; only operators see them
 
 
 class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -125,30 +126,47 @@ class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     job: JobId | None = None
     node: NodeId | None = None
     indices: tuple[tuple[int, int], ...] = ()
-    attempt: int | None = None  # where all have the same
-    exit_code: int | None = None  # where all have the same
+    attempt: int | None = None  # if it is the same for all indices
+    exit_code: int | None = None  # if it is the same for all indices
     state: str | None = None
     step: int | None = None  # of the task's steps, from 1
     cluster: str | None = None
     result: str | None = None  # what an attempt reported, as JSON
     counts: dict[str, int] = {}  # numbers that the kind is about, by name
-    namespace: str | None = None  # of what is no job and belongs to one: tokens of others do not hear it
+    namespace: str | None = None  # of an event without a job: tokens of other namespaces do not see it
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """One decision."""
+class Plan(msgspec.Struct, Generic[Answer_co], frozen=True):
+    """One decision. The loop applies it to the mirror at once; nothing of it is visible before it is durable.
 
+    The type parameter is the type of `answer`: `Plan[JobId]` for a command that answers with a job's id. A
+    reconciler has no caller, so its plans are `Plan`, which is `Plan[None]`.
+    """
+
+    # Records to write. Applied in order before the next decision of the batch; the last write of a key
+    # counts. All of them are of the component that decided, or the plan is refused (see WRITERS).
     puts: tuple[Record, ...] = ()
+    # Keys to delete, after `puts`, in the same transaction.
     deletes: tuple[Key, ...] = ()
+    # What happened. Stored with the transaction and published after it, never before.
     events: tuple[EventRecord, ...] = ()
+    # The reason as one sentence, for the log.
     why: str = ""
-    wake_at_ms: int | None = None  # cluster time at which to look at the same key again
-    answer: Any = None  # for whoever asked, once it is on disk
-    fenced: bool = False  # even without a write, its answer holds only if a commit shows that we still lead
+    # Cluster time at which to decide the same key again, if nothing wakes it earlier. Not stored: after a
+    # restart every key is decided once, and sets its timer again.
+    wake_at_ms: int | None = None
+    # Given to the caller of a command once the transaction is durable; None by default, as is its type.
+    answer: Answer_co = None  # type: ignore[assignment]
+    # The answer holds only if this server still leads: commit even without a write, to prove that.
+    fenced: bool = False
 
     def but(self, **changes: Any) -> Self:
-        """The same decision with something else about it."""
+        """The plan with some fields replaced."""
         return msgspec.structs.replace(self, **changes)
+
+    def answering(self, answer: Answer) -> "Plan[Answer]":
+        """The same plan with an answer for the caller."""
+        return Plan(self.puts, self.deletes, self.events, self.why, self.wake_at_ms, answer, self.fenced)
 
 
 NO_CHANGE = Plan()

@@ -1,4 +1,4 @@
-"""Result: what an attempt says came of its work, in its own words."""
+"""Results that attempts report about themselves: figures as JSON, or a reason of failure."""
 
 from enum import StrEnum
 
@@ -8,19 +8,19 @@ from rota.model.ids import JobId, Key
 
 
 class Reporter(StrEnum):
-    """Who reports the results of a job's tasks, where they do not do so themselves."""
+    """The process that reports the results of a job's tasks, if not the tasks themselves."""
 
     AGENT = "agent"
 
 
 class ResultRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Written by apiserver, once for an attempt: what was said is never unsaid."""
+    """The result of an attempt; it is written once and never changes. Written by apiserver."""
 
     job: JobId
     index: int
     attempt: int
-    results: bytes = b"{}"  # an object of JSON, its names in order, so that what is equal is the same
-    failure: str | None = None  # why its work has failed, whatever its exit code
+    results: bytes = b"{}"  # a JSON object with sorted names, so that equal results are equal bytes
+    failure: str | None = None  # why the attempt failed, whatever its exit code
     at_ms: int = 0  # wall clock
 
     @property
@@ -32,19 +32,19 @@ class ResultRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return len(self.results) + len(self.failure or "")
 
     def says(self, other: "ResultRecord") -> bool:
-        """Whether both say the same."""
+        """Whether both have the same content."""
         return (self.results, self.failure) == (other.results, other.failure)
 
 
 class ResultEndpoint(msgspec.Struct, frozen=True):
-    """Where tasks of a job on one node report what came of them, and by which key their tokens are made."""
+    """Where tasks of a job on one node report results, and the key from which their tokens are derived."""
 
-    url: str  # of the server that leads
+    url: str  # of the leader
     key: str
     node: str
-    ca: str = ""  # its certificate authority, where it speaks TLS by one of its own
-    others: tuple[str, ...] = ()  # servers that hand it on, and one of which may lead next
-    by_agent: bool = False  # the node's agent reports, with its certificate: tasks have no token
+    ca: str = ""  # certificate of the server's own CA, if it uses that for TLS
+    others: tuple[str, ...] = ()  # other servers, which forward to the leader
+    by_agent: bool = False  # the agent reports, with its certificate: tasks have no token
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -61,13 +61,13 @@ def depth_of(value: object) -> int:
         deepest += 1
         level = [
             inner
-            for one in level
-            if isinstance(one, (dict, list))
-            for inner in (one.values() if isinstance(one, dict) else one)
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
         ]
     return deepest
 
 
 def result_path(job: str, index: int, attempt: int) -> str:
-    """Where the result of an attempt is posted, at any server."""
+    """The path at which the result of an attempt is posted, at any server."""
     return f"/v1/jobs/{job}/tasks/{index}/attempts/{attempt}/result"

@@ -1,4 +1,4 @@
-"""Services: how one is kept alive and checked, as a user wishes; and how it lives, by its node's word."""
+"""Services: restart policy, health check and rollout policy of a spec; status as reported by the node."""
 
 from enum import StrEnum
 
@@ -8,17 +8,17 @@ SIGTERM = 15
 
 
 class Health(StrEnum):
-    """How the process of a service is. What is not checked is up."""
+    """Health of the process of a service; without a health check it is `up`."""
 
     UP = "up"
     STARTING = "starting"
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
-    DOWN = "down"  # it ended, and is to be started again where it was
+    DOWN = "down"  # it ended, and will be restarted on its node
 
 
 class RestartPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How often a process is started again on its node before another node is looked for."""
+    """How often a process is restarted on its node before the attempt ends and is placed again."""
 
     attempts: int = 3
     within_seconds: float = 600.0
@@ -27,7 +27,7 @@ class RestartPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HealthCheck(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A command that ends with 0, or a port of the node that answers; one of them."""
+    """A health check: either a command that must exit with 0, or a port of the node that must answer."""
 
     command: tuple[str, ...] = ()
     http: str | None = None  # a path
@@ -35,9 +35,9 @@ class HealthCheck(msgspec.Struct, frozen=True, omit_defaults=True):
     codes: tuple[tuple[int, int], ...] = ((200, 399),)  # of HTTP: from, to
     interval_seconds: float = 10.0
     timeout_seconds: float = 5.0
-    after_seconds: float = 10.0  # so long after a start, failures do not count
-    failures: int = 3  # in a row: it is unhealthy
-    successes: int = 1  # in a row: it is healthy
+    after_seconds: float = 10.0  # start period in which failures do not count
+    failures: int = 3  # in a row, until it is unhealthy
+    successes: int = 1  # in a row, until it is healthy
 
     def __str__(self) -> str:
         if self.command:
@@ -46,16 +46,16 @@ class HealthCheck(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RolloutPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a newer version takes the place of what runs: when the next makes way, when it goes back."""
+    """How a newer version replaces running tasks, and when it is rolled back."""
 
-    max_parallel: int = 1  # tasks that may be away at one time
-    healthy_seconds: float = 10.0  # so long a new one has to be well before it counts
-    deadline_seconds: float = 600.0  # within which one more has to
-    rollback: bool = True  # to the former version, when a new task fails or none becomes well in time
+    max_parallel: int = 1  # tasks replaced at one time
+    healthy_seconds: float = 10.0  # how long a new task has to be healthy before it counts
+    deadline_seconds: float = 600.0  # within which one more task has to become healthy
+    rollback: bool = True  # to the previous version, when a new task fails or none becomes healthy in time
 
 
 class HealthySince(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Since when a process of the newer version is well, without an end in between."""
+    """Since when a process of the newer version has been healthy without a restart."""
 
     attempt: int
     restarts: int
@@ -63,14 +63,14 @@ class HealthySince(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ServiceStatus(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How an attempt of a service lives on its node."""
+    """The status of an attempt of a service, as reported by its node."""
 
     restarts: int = 0
-    exit_code: int = -1  # of the last of its processes that ended; -1: it had none
+    exit_code: int = -1  # of its last process that ended; -1: none
     signal: int = 0
     ended_at_ms: int = 0
     health: str = Health.UP.value
-    why: str | None = None  # it is unhealthy, or ended
+    why: str | None = None  # why it is unhealthy, or ended
 
     @property
     def last_end(self) -> str:

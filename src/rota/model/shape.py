@@ -1,4 +1,4 @@
-"""Shape, what a task needs of a node; Rules, what it needs of its neighbours; and the terms of both."""
+"""Shape: what a task requires of a node. AffinityRules: what it requires of other tasks. QueueKey: both."""
 
 import re
 from collections.abc import Mapping
@@ -26,10 +26,10 @@ class RunMode(StrEnum):
 
 
 class Policy(StrEnum):
-    """Which of the fitting nodes is best."""
+    """Which of the fitting nodes is preferred."""
 
-    SPREAD = "spread"  # the idlest
-    PACK = "pack"  # the fullest
+    SPREAD = "spread"  # the least allocated
+    PACK = "pack"  # the most allocated: bin-packing
 
 
 class Constraint(msgspec.Struct, frozen=True):
@@ -61,12 +61,12 @@ LEASES = Constraint("leases", Op.EXISTS)  # the label of nodes that hold run lea
 
 
 def _parts(text: str) -> list[tuple[int, int, str]]:
-    """To compare as versions, part by part: 1.10 is more than 1.9; parts that are no numbers by spelling."""
+    """A sort key as for versions: 1.10 is more than 1.9; parts that are no numbers compare as text."""
     return [(0, int(part), "") if _WHOLE.fullmatch(part) else (1, 0, part) for part in text.split(".")]
 
 
 class Preference(msgspec.Struct, frozen=True):
-    """A condition on a node that is worth some points: a share of a whole idle node, in per cent."""
+    """A condition on a node, with a weight in per cent of the score of an idle node."""
 
     condition: Constraint
     weight: int
@@ -76,29 +76,29 @@ class Preference(msgspec.Struct, frozen=True):
 
 
 class AffinityTerm(msgspec.Struct, frozen=True):
-    """Other jobs of the namespace, by their labels, that tasks want to be near to or apart from."""
+    """Affinity or anti-affinity to other jobs of the namespace, selected by their labels."""
 
     jobs: Constraint  # over a job's labels; `job` is its name
     over: str = "node"  # the label whose values are the domains: node, rack, region, ...
-    weight: int | None = None  # none: it must hold
+    weight: int | None = None  # None: it must hold
 
     def __str__(self) -> str:
         return f"{self.jobs} over {self.over}" + ("" if self.weight is None else f" weight {self.weight}")
 
 
 class SpreadTerm(msgspec.Struct, frozen=True):
-    """A job's tasks evenly over the values of a label."""
+    """A rule to spread a job's tasks evenly over the values of a label."""
 
     over: str
-    skew: int = 1  # by how much the fullest domain may exceed the emptiest
-    weight: int | None = None  # none: it must hold
+    skew: int = 1  # by how many tasks the fullest domain may exceed the emptiest
+    weight: int | None = None  # None: it must hold
 
     def __str__(self) -> str:
         return f"{self.over} skew {self.skew}" + ("" if self.weight is None else f" weight {self.weight}")
 
 
 class Shape(msgspec.Struct, frozen=True, cache_hash=True):
-    """What a task needs of a node, whatever runs elsewhere. Tasks of one shape share one row of scores."""
+    """What a task requires of a node by itself. Tasks of one shape share one row of scores."""
 
     needs: tuple[tuple[str, int], ...]
     where: tuple[Constraint, ...] = ()
@@ -107,12 +107,12 @@ class Shape(msgspec.Struct, frozen=True, cache_hash=True):
     prefer: tuple[Preference, ...] = ()
     noise: str | None = None
     policy: Policy = Policy.SPREAD
-    inside: tuple[str, ...] = ()  # what its container wants of a node, which may refuse it
-    cluster: str = "default"  # of whose nodes it may have some
+    inside: tuple[str, ...] = ()  # what its container requires and a node may refuse: mounts, user
+    cluster: str = "default"  # whose nodes it may use
 
 
 class AffinityRules(msgspec.Struct, frozen=True, cache_hash=True):
-    """What a task needs of its neighbours and siblings: what no node can tell by itself."""
+    """What a task requires of other tasks, so that no node can be judged by itself."""
 
     near: tuple[AffinityTerm, ...] = ()
     apart: tuple[AffinityTerm, ...] = ()
@@ -121,28 +121,28 @@ class AffinityRules(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 class Owner(msgspec.Struct, frozen=True, cache_hash=True):
-    """Who is charged for what a job holds."""
+    """The account that is charged for a job's usage."""
 
     namespace: str
     user: str
 
 
 class QueueKey(msgspec.Struct, frozen=True, cache_hash=True):
-    """Jobs that wait for the same: while the first of them fits nowhere, none does.
+    """Jobs that wait for the same thing: while the first of them fits nowhere, none of them does.
 
-    Everything that decides whether a job can start is a field, so that one failed attempt to place the first
-    job of a line speaks for all jobs behind it.
+    Invariant: everything that decides whether a job can start is a field, so that one failed trial of the
+    first job of a queue holds for all jobs behind it.
     """
 
     shape: Shape
     rules: AffinityRules
     owner: Owner
-    expect_ms: int | None = None  # by which a job may pass the head of the queue
+    expect_ms: int | None = None  # expected run time, by which a job may be backfilled
     own_near: tuple[bool, ...] = ()  # for each `near` term, whether the job's own labels satisfy it
-    alone: str = ""  # the job, where the places of its own tasks decide: system jobs, hard spread
-    rejects: bool = False  # such a job ends when it is tried in vain, and does not wait
-    gang: int = 0  # tasks that have to start at once
-    workdir: str | None = None  # only while nodes refuse it: other directories of the shape are not affected
+    alone: str = ""  # the job, if the placement of its own tasks decides: system jobs, hard spread
+    rejects: bool = False  # such a job ends after a failed trial, and does not wait
+    gang: int = 0  # tasks that have to start together
+    workdir: str | None = None  # only while nodes refuse it: other directories are not affected
 
     @property
     def without_workdir(self) -> "QueueKey":
@@ -157,5 +157,5 @@ def tolerates(tolerate: tuple[str, ...], taints: tuple[str, ...]) -> bool:
 
 
 def is_repelled(tolerate: tuple[str, ...], taint: str) -> bool:
-    """A toleration names a taint whole, or its key alone, or is `*` for all of them."""
+    """Whether no toleration matches a taint: by the whole taint, by its key alone, or by `*`."""
     return not {"*", taint, taint.partition("=")[0]} & set(tolerate)

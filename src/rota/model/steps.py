@@ -1,4 +1,4 @@
-"""Steps: commands that a task runs in order, and how each fares by its node's word."""
+"""Steps: commands that a task runs in order, and the state of each as reported by its node."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from rota.model.lifecycle import ATTEMPT_FIRST_END, AttemptState
 
 
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a user wishes."""
+    """One step of a spec."""
 
     name: str
     command: tuple[str, ...]
@@ -15,23 +15,23 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StepMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A step that has begun. Those behind it in the spec have not."""
+    """A step that has started; steps after the last mark have not."""
 
     started_at_ms: int
     ended_at_ms: int = 0  # 0: not yet
-    exit_code: int = -1  # -1: it has none
+    exit_code: int = -1  # -1: none
     signal: int = 0
-    out_offset: int = 0  # where its output begins, in that of the attempt
+    out_offset: int = 0  # where its output starts in the output of the attempt
     err_offset: int = 0
 
 
 def states(steps: int, marks: tuple[StepMark, ...], attempt: AttemptState) -> list[str]:
-    """How each of so many steps stands: the next begins only where one has succeeded."""
+    """The state of each step: a step starts only if the one before it succeeded."""
     ended = attempt >= ATTEMPT_FIRST_END
     done = ["succeeded"] * (len(marks) - 1)
     last = [_state_of_last(marks[-1], attempt)] if marks else []
-    rest = steps - len(marks)
-    return [*done, *last, *["skipped" if ended else "waiting"] * rest]
+    not_started = steps - len(marks)
+    return [*done, *last, *["skipped" if ended else "waiting"] * not_started]
 
 
 def _state_of_last(mark: StepMark, attempt: AttemptState) -> str:

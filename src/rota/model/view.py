@@ -1,14 +1,12 @@
-"""View: what deciding code may see of the cluster, read-only."""
+"""View: the cluster as deciding code sees it, read-only. The mirror implements these protocols."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from rota.model.adoption import JobAdoption
+from rota.model.adoption import JobAdoption, Restored
 from rota.model.affinity import AffinityIndex
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.change_log import ChangeLog
 from rota.model.cluster import ClusterIntent, ClusterRecord, Machine
-from rota.model.cluster_matching import JobGroup
 from rota.model.columns import ints
 from rota.model.cron import CronRecord, CronStatus
 from rota.model.ended_jobs import EndedJobs
@@ -16,9 +14,11 @@ from rota.model.ids import JobId, Key, NodeId
 from rota.model.job import (
     Counters,
     JobCluster,
+    JobGroup,
     JobIntent,
     JobSpec,
     JobStatus,
+    MoveOrder,
     QueueChange,
     QueueRank,
     SchedulerVerdict,
@@ -27,23 +27,20 @@ from rota.model.job import (
 )
 from rota.model.lifecycle import JobState, NodeState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.move import MoveOrder
-from rota.model.namespace import NamespaceRecord
+from rota.model.namespace import NamespaceRecord, UsageAccounts
 from rota.model.node import Connection, NodeIntent, NodeLoad, NodeSpec, NodeStatus
 from rota.model.node_table import NodeTable
-from rota.model.recovery import RecoveryAnswers, SubscriberPresence
-from rota.model.restored import Restored
+from rota.model.recovery import RecoveryAnswers
 from rota.model.result import ResultRecord
 from rota.model.rollout import JobPreviousVersion, JobRollout
 from rota.model.shape import QueueKey
-from rota.model.subscriber import Subscriber
-from rota.model.system_job import PinBlock
-from rota.model.task import TaskBlock
-from rota.model.usage import UsageAccounts
+from rota.model.structures import ChangeLog
+from rota.model.subscriber import Subscriber, SubscriberPresence
+from rota.model.task import PinBlock, TaskBlock
 
 
 class TaskCounts(Protocol):
-    """How many tasks of a job are in which state; `pending` are all the others."""
+    """Numbers of a job's tasks by state."""
 
     @property
     def ended(self) -> int: ...
@@ -87,7 +84,7 @@ class JobView(Protocol):
     def rollout(self) -> JobRollout | None: ...
     @property
     def adoption(self) -> JobAdoption | None:
-        """None: it was submitted to this server, or to one that kept its records."""
+        """None: it was not adopted, but submitted to this server or loaded from its store."""
 
     @property
     def tasks(self) -> Mapping[int, TaskBlock]: ...
@@ -97,11 +94,11 @@ class JobView(Protocol):
     def statuses(self) -> Mapping[int, StatusBlock]: ...
     @property
     def phases(self) -> Mapping[int, bytes]:
-        """Per block a Phase per task; a block without an entry is all pending."""
+        """By block, a Phase per task; a block without an entry is all pending."""
 
     @property
     def task_by_node(self) -> Mapping[NodeId, int]:
-        """Of a system job: which task each node has, in the order of the tasks."""
+        """Of a system job: the task of each node, in the order of the tasks."""
 
     @property
     def pins(self) -> Mapping[int, PinBlock]: ...
@@ -113,7 +110,7 @@ class JobView(Protocol):
 
     @property
     def runs_briefly(self) -> bool:
-        """Whether its tasks are known to run so briefly that some may wait on a node for the next slot."""
+        """Whether its tasks are known to be short enough for lookahead on a node."""
 
     @property
     def run_us(self) -> float | None:
@@ -125,17 +122,17 @@ class JobView(Protocol):
 
     @property
     def queue(self) -> QueueKey | None:
-        """The line it waits in; None: no task of it may be placed now."""
+        """The queue it waits in; None: no task of it may be placed now."""
 
     @property
     def moving(self) -> Mapping[int, MoveOrder]:
-        """By index: orders to move tasks that do not run on another node yet."""
+        """By index: move orders of tasks that have not started on another node yet."""
 
     def move_waits_end_ms(self, now_ms: int) -> list[int]:
-        """For each pending task that is still between two nodes: the cluster time at which that wait ends."""
+        """Ends of the move windows of all pending tasks that are between two nodes, in cluster time."""
 
     def ready(self, now_ms: int, most: int) -> list[int]:
-        """Indices of pending tasks that may be placed now, lowest first, at most so many."""
+        """Indices of pending tasks that may be placed now, lowest first, at most `most`."""
 
 
 class NodeView(Protocol):
@@ -147,7 +144,7 @@ class NodeView(Protocol):
     def status(self) -> NodeStatus | None: ...
     @property
     def revoked(self) -> bool:
-        """Its certificate opens nothing any more, by an operator's word."""
+        """Whether an operator has revoked its certificate."""
 
     @property
     def connection(self) -> Connection: ...
@@ -155,11 +152,11 @@ class NodeView(Protocol):
     def last_seen_at_ms(self) -> int: ...
     @property
     def disconnect_reason(self) -> str | None:
-        """Why it closed its connection, as it said itself; None: it said nothing."""
+        """Why it closed its last connection, as it reported; None: it gave no reason."""
 
     @property
     def left_at(self) -> tuple[int, int] | None:
-        """Revision and index of the event that told of its leave, if this process has committed it."""
+        """Revision and index of the event of its leave, if this process has committed it."""
 
     @property
     def load(self) -> NodeLoad | None: ...
@@ -169,41 +166,41 @@ class NodeView(Protocol):
 
     @property
     def is_draining(self) -> bool:
-        """It takes nothing new: an operator wishes that, the node itself, or its cluster wants it no more."""
+        """Whether it takes no new tasks because an operator, the node itself or its cluster requested so."""
 
 
 class View(Protocol):
     @property
     def read_at_ms(self) -> int:
-        """When all this was read from disk: what happened before, somebody else may have seen."""
+        """Cluster time at which the state was loaded: observations before that belong to another process."""
 
     @property
     def restored(self) -> Restored | None:
-        """That it was read from a backup, once."""
+        """The record of a restore, if the store was ever restored from a backup."""
 
     @property
     def disk_low(self) -> bool:
-        """Whether the store has no room but for how that ends which runs already."""
+        """Whether disk space is low: only ends of running work may be written, no new work."""
 
     @property
     def jobs(self) -> Mapping[JobId, JobView]: ...
     @property
     def unloadable(self) -> Container[JobId]:
-        """Jobs on disk that could not be loaded: not among `jobs`, but not unknown either."""
+        """Stored jobs that could not be loaded: not in `jobs`, but their ids are taken."""
 
     @property
     def nodes(self) -> Mapping[NodeId, NodeView]: ...
     @property
     def granted_only_labels(self) -> frozenset[str]:
-        """Keys of labels that count only where a node was granted them."""
+        """Keys of labels that have an effect only on nodes which were granted them."""
 
     @property
     def leased(self) -> Mapping[JobId, None]:
-        """Jobs that have not ended and whose attempts run under leases."""
+        """Unfinished jobs whose attempts run under leases."""
 
     @property
     def leased_on(self) -> Mapping[NodeId, Mapping[JobId, None]]:
-        """Of these, the ones with live attempts on a node; a node without any has no entry."""
+        """By node, those of them with live attempts there; a node without any has no entry."""
 
     @property
     def node_table(self) -> NodeTable: ...
@@ -233,53 +230,53 @@ class View(Protocol):
     def ended_jobs(self) -> EndedJobs: ...
     @property
     def system_jobs(self) -> Iterable[JobId]:
-        """Active jobs with a task on every node."""
+        """Active system jobs."""
 
     @property
     def moving(self) -> Mapping[JobId, None]:
-        """Jobs with tasks that are ordered to run on another node, and do not run there yet."""
+        """Jobs with tasks that are ordered to another node and have not started there yet."""
 
     @property
     def unassigned(self) -> Iterable[JobId]:
-        """Jobs that have no cluster yet."""
+        """Jobs without a cluster."""
 
     @property
     def jobs_by_cluster(self) -> Mapping[str, Mapping[JobGroup, Mapping[JobId, None]]]:
-        """Unfinished jobs by their cluster, UNASSIGNED without one. What is empty has no entry."""
+        """Unfinished jobs by cluster, NO_CLUSTER for those without one; empty groups have no entry."""
 
     @property
     def unfinished(self) -> int:
-        """Jobs that have not ended."""
+        """Number of jobs that have not ended."""
 
     def submitted(self, namespace: str, name: str) -> SubmitKey | None: ...
     def pending_queues(self) -> Iterable[tuple[QueueKey, Sequence[QueueRank]]]:
-        """The lines of jobs with tasks that may be placed now, each job as its turn, first in turn first."""
+        """The queues of jobs with tasks that may be placed now, each job as its rank, the first one first."""
 
     def nodes_in(self, cluster: str) -> Mapping[NodeState, int]:
-        """How many nodes of a cluster are in each state."""
+        """Numbers of nodes of a cluster by state."""
 
     def pending_jobs_in(self, cluster: str) -> int:
-        """How many jobs are in lines for nodes of this cluster."""
+        """Number of queued jobs that are assigned to this cluster."""
 
-    def pending_queue(self, line: QueueKey) -> Sequence[QueueRank]:
-        """The same of one line."""
+    def pending_queue(self, queue: QueueKey) -> Sequence[QueueRank]:
+        """The ranks of the jobs in one queue."""
 
     @property
     def queue_changes(self) -> ChangeLog[QueueChange]:
-        """Lines that a job joined or left, or in which its prospects changed."""
+        """Queues that a job joined or left, or in which a job may start that could not before."""
 
     def next_resume_ms(self) -> int | None:
-        """When the next job all of whose tasks pause after a failure is in a line again."""
+        """Cluster time at which the next job whose pending tasks are all in backoff is queued again."""
 
     def dependents(self, job: JobId) -> Sequence[JobId]:
-        """Jobs that have not begun and wait for this one to end."""
+        """Jobs that have not started and wait for this one to end."""
 
-    def refused_by(self, errand: QueueKey) -> Mapping[NodeId, tuple[int, str]]:
-        """Nodes that lately refused such tasks: cluster time until which it counts, and the reason."""
+    def refused_by(self, refusal_key: QueueKey) -> Mapping[NodeId, tuple[int, str]]:
+        """Nodes that recently refused such tasks: the cluster time until which it counts, and the reason."""
 
 
 def state_of(view: View, job_id: JobId) -> JobState | None:
-    """None: there is no such job, any more."""
+    """The state of a job; None: it does not exist, or no longer."""
     job = view.jobs.get(job_id)
     if job is None:
         return None
@@ -287,14 +284,14 @@ def state_of(view: View, job_id: JobId) -> JobState | None:
 
 
 def is_placed(job: JobView, index: int) -> bool:
-    """Whether the task ever had an attempt that is known here."""
+    """Whether the task ever had an attempt that is recorded."""
     block, position = divmod(index, BLOCK_TASKS)
     attempts = job.attempts.get(block)
     return attempts is not None and ints(attempts, "number")[position] > 0
 
 
 def nodes_being_terminated(view: View, cluster: str) -> tuple[NodeId, ...]:
-    """Its nodes whose machines will be: they take nothing new, and what runs there will move."""
+    """Nodes of a cluster whose machines have a termination notice: their tasks will be moved."""
     return tuple(
         name
         for name, node in view.nodes.items()
@@ -303,7 +300,7 @@ def nodes_being_terminated(view: View, cluster: str) -> tuple[NodeId, ...]:
 
 
 def worker_node(view: View, worker_id: str) -> NodeView | None:
-    """The node that a worker which we dial is registered as."""
+    """The node that a dialled worker is registered as."""
     for node in view.nodes.values():
         if worker_id and node.spec.dialled is not None and node.spec.dialled.worker_id == worker_id:
             return node
@@ -311,12 +308,12 @@ def worker_node(view: View, worker_id: str) -> NodeView | None:
 
 
 def keys_of_node(node: NodeId) -> tuple[Key, ...]:
-    """Of all its records."""
+    """The keys of all records of a node."""
     return tuple(Key(f"node/{node}/{part}") for part in ("spec", "wish", "status"))
 
 
 def keys_of(job: JobView) -> list[Key]:
-    """Of all its records but its submit key."""
+    """The keys of all records of a job except its submit key."""
     name = job.spec.id
     decided = ("cluster", "status", "verdict", "unplaceable")
     parts = ("spec", "wish", *decided, "answers", "former", "rollout", "adoption")

@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from rota.model.calendar import MINUTE_MS, written
+from rota.model.amounts import format_utc
 from rota.model.cron import CronRecord, CronRun, CronStatus, Overlap
 from rota.model.errors import Rejected
 from rota.model.ids import JobId, Key
 from rota.model.job import Counters, JobIntent, JobSpec
+from rota.model.namespace import NamespaceUsage, usage_of
 from rota.model.plan import EventRecord, Instant, Plan, Record
-from rota.model.usage import NamespaceUsage, usage_of
 from rota.model.view import JobView, View, keys_of
 from rota.rules.namespace_bounds import within_bounds
 from rota.rules.needs import assess_needs
@@ -93,7 +93,7 @@ class CronRunBatch:
     def _spec(self, instant_ms: int) -> JobSpec:
         """The spec of the job of one run."""
         cron = self._cron
-        instant = written(instant_ms // MINUTE_MS, instant_ms % MINUTE_MS // 1000)
+        instant = format_utc(instant_ms)
         return msgspec.structs.replace(
             cron.template,
             id=JobId(str(self._number + 1)),

@@ -7,15 +7,17 @@ of the repeated hours.
 """
 
 from collections.abc import Callable, Iterator
+from datetime import date
 from functools import lru_cache
 from typing import NamedTuple
 
-from rota.model.calendar import DAY_MINUTES, date_of, weekday_of
 from rota.model.errors import BadField
 
 Offset = Callable[[int], int]  # minute, UTC -> minutes that the local clock is ahead
 Zones = Callable[[str], Offset]  # name of a zone -> its offsets; raises BadField if unknown
 
+DAY_MINUTES = 24 * 60
+_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 SEARCHED_DAYS = 9 * 366  # 29 February is at most eight years away
 _HINT = "write '*/5 * * * *' (minute hour day month weekday), or @hourly, @daily, @weekly, @monthly, @yearly"
 _SHORT = {
@@ -119,10 +121,10 @@ def between(schedule: Schedule, offset: Offset, after: int, until: int) -> list[
 
 
 def _is_planned(schedule: Schedule, day: int) -> bool:
-    date = date_of(day)
-    if date.month not in schedule.months:
+    on = date.fromordinal(_EPOCH_ORDINAL + day)
+    if on.month not in schedule.months:
         return False
-    in_month, in_week = date.day in schedule.days, weekday_of(day) in schedule.weekdays
+    in_month, in_week = on.day in schedule.days, on.isoweekday() % 7 in schedule.weekdays
     return in_month or in_week if schedule.either_day else in_month and in_week
 
 

@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from rota.model.columns import ints
+from rota.model.job import MoveOrder
 from rota.model.limits import MOVE_WAIT_MS
-from rota.model.move import MoveOrder
 from rota.model.task import TaskBlock
 
 

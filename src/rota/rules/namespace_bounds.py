@@ -11,8 +11,7 @@ import msgspec
 from rota.model.errors import NotAllowed, QueueFull
 from rota.model.job import JobSpec
 from rota.model.limits import NAMESPACE_BYTES_MAX, NAMESPACE_JOBS_MAX, NAMESPACE_TASKS_MAX
-from rota.model.namespace import DEFAULT, NamespaceBounds, NamespaceRecord
-from rota.model.usage import NamespaceUsage, usage_of
+from rota.model.namespace import DEFAULT, NamespaceBounds, NamespaceRecord, NamespaceUsage, usage_of
 from rota.model.view import View
 
 EVERY_TAINT = "*"

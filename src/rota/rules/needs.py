@@ -7,10 +7,9 @@ import msgspec
 
 from rota.model.amounts import CPU, DISK, GPU, MEMORY
 from rota.model.columns import column
-from rota.model.job import JobKind, JobSpec
+from rota.model.job import JobKind, JobSpec, NeedOrigin
 from rota.model.lifecycle import AttemptState
 from rota.model.limits import OBSERVED_BLOCKS, OBSERVED_MEMORY_MIN, OBSERVED_RUN_US
-from rota.model.need_origin import NeedOrigin
 from rota.model.view import JobView, View
 
 _ALWAYS = (CPU, MEMORY)  # resources that always have an origin

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rota.model.container import ContainerSpec
+from rota.model.container import ContainerSpec, SandboxSpec
 from rota.model.errors import Unavailable
 from rota.model.ids import JobId
 from rota.model.limits import REASON_LENGTH_MAX
@@ -30,7 +30,6 @@ from rota.model.messages import (
     TaskTemplate,
 )
 from rota.model.result import ResultEndpoint
-from rota.model.sandbox import SandboxSpec
 from rota.model.service import HealthCheck, RestartPolicy, ServiceStatus
 from rota.model.steps import Step, StepMark
 from rota.runtimes.protocol import AttemptName, NodeResources

@@ -11,12 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from rota.model.affinity import Repulsion
-from rota.model.amounts import GPU
+from rota.model.amounts import GPU, TASKS
 from rota.model.columns import Array
 from rota.model.ids import JobId
 from rota.model.job import QueueRank
 from rota.model.limits import PREEMPT_MARGIN
-from rota.model.namespace import TASKS
 from rota.model.plan import Instant
 from rota.model.shape import Constraint, QueueKey, Shape
 from rota.scheduler.placement.board import TASKS_ROW, Board

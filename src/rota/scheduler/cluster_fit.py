@@ -3,8 +3,8 @@
 import msgspec
 import numpy as np
 
+from rota.model.cluster import ClusterFit
 from rota.model.columns import Array
-from rota.model.fit import ClusterFit
 from rota.model.job import JobSpec
 from rota.model.limits import ROWS_KEPT
 from rota.model.node_table import NodeTable

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import msgspec
 
+from rota.model.amounts import TASKS
 from rota.model.columns import ints
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, QueueRank, Unschedulable
-from rota.model.lazy import lazy
 from rota.model.lifecycle import NOT_STARTED, AttemptState
-from rota.model.namespace import TASKS, NamespaceRecord
+from rota.model.namespace import NamespaceRecord, UsageAccounts
 from rota.model.plan import Instant
 from rota.model.shape import Owner, QueueKey
-from rota.model.usage import UsageAccounts
+from rota.model.structures import lazy
 from rota.model.view import JobView, View
 from rota.rules.phases import Phase
 

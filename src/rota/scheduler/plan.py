@@ -10,8 +10,7 @@ from rota.model.job import JobCluster, JobSpec, JobStatus
 from rota.model.namespace import NamespaceRecord
 from rota.model.node import NodeIntent, NodeSpec, NodeStatus
 from rota.model.plan import NO_CHANGE, Instant, Plan, Record
-from rota.model.system_job import PinBlock
-from rota.model.task import TaskBlock
+from rota.model.task import PinBlock, TaskBlock
 from rota.model.view import View
 from rota.rules.reconciler_names import ROUND_KEY, ReconcilerName
 from rota.scheduler.explain.queue_position import QueueSnapshot

@@ -9,19 +9,17 @@ from rota.engine.state.mirror import Mirror
 from rota.engine.state.what_if import MirrorCopy, WhatIfMirror
 from rota.model.amounts import CPU, DISK, MEMORY
 from rota.model.attempt import AttemptBlock
-from rota.model.cluster import ClusterIntent
+from rota.model.cluster import ClusterIntent, ScaleEstimate
 from rota.model.columns import ints
-from rota.model.container import RUNTIME
-from rota.model.fit import ScaleEstimate
+from rota.model.container import RUNTIME, SANDBOX
 from rota.model.ids import JobId, NodeId
 from rota.model.job import JobKind, JobSpec, with_pack_policy
 from rota.model.lifecycle import NodeState
 from rota.model.limits import AMOUNT_MAX, SCALE_STEP_MAX
 from rota.model.node import Connection, NodeSpec, NodeStatus
 from rota.model.plan import Instant, Plan
-from rota.model.sandbox import SANDBOX
 from rota.model.shape import LEASES
-from rota.model.system_job import PinBlock
+from rota.model.task import PinBlock
 from rota.model.view import View, nodes_being_terminated
 from rota.rules.reconciler_names import ROUND_KEY
 from rota.scheduler.drain_preview import withdraw_movable

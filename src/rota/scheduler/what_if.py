@@ -17,6 +17,7 @@ from rota.model.lifecycle import ClusterState, JobState, NodeState
 from rota.model.limits import BLOCK_TASKS
 from rota.model.node import Connection, NodeSpec, NodeStatus
 from rota.model.outlook import (
+    Explanation,
     PlannedEviction,
     PlannedPlacement,
     PlannedScaling,
@@ -25,9 +26,8 @@ from rota.model.outlook import (
     WhatIf,
 )
 from rota.model.plan import Instant, Plan
-from rota.model.system_job import PinBlock
+from rota.model.task import PinBlock
 from rota.model.view import JobView
-from rota.model.why import Explanation
 from rota.rules.reconciler_names import ROUND_KEY
 from rota.scheduler.cluster_fit import FitCalculator
 from rota.scheduler.explain.phrases import count_of_tasks, join_few

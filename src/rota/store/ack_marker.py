@@ -1,7 +1,8 @@
-"""What was acknowledged last, beside the database: whether it has lost commits that somebody relies on.
+"""The last acknowledged epoch and revision, in a file beside the database: it detects lost commits.
 
-Written after each commit and not forced to disk: what it says was on disk before, so it is never ahead.
-A database that is behind it has lost its end, by a damaged log or by a file that was put in its place.
+It is written after each commit and not synced. The commit it names was durable before, so the marker is never
+ahead of the database. A database that is behind its marker has lost its last commits, by a damaged
+write-ahead log or because an older file was put in its place.
 """
 
 import contextlib
@@ -26,9 +27,9 @@ class AckMarker:
         self.at_start = _decoded(os.pread(self._fd, _FORM.size + _SUM.size, 0))
 
     def write(self, epoch: int, revision: int) -> None:
-        """Never raises: the commit is on disk, and a mark that stays behind only proves less.
+        """Update the marker. Never raises: the commit is durable, and an old marker only detects less.
 
-        On a full or copy-on-write file system even writing over an old mark may fail.
+        On a full or copy-on-write file system even overwriting the file may fail.
         """
         text = _FORM.pack(epoch, revision)
         with contextlib.suppress(OSError):
@@ -39,8 +40,8 @@ class AckMarker:
 
 
 def _decoded(text: bytes) -> Acknowledged:
-    """A mark that is no mark says nothing."""
-    form, said = text[: _FORM.size], text[_FORM.size :]
-    if len(said) != _SUM.size or zlib.crc32(form) != _SUM.unpack(said)[0]:
+    """The content of a marker; one that is torn or damaged counts as none."""
+    form, checksum = text[: _FORM.size], text[_FORM.size :]
+    if len(checksum) != _SUM.size or zlib.crc32(form) != _SUM.unpack(checksum)[0]:
         return Acknowledged(0, 0)
     return Acknowledged(*_FORM.unpack(form))

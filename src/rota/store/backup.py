@@ -1,7 +1,8 @@
-"""A store <-> a file: everything at one revision, in a form of its own that any store can be made from.
+"""Backup file of a store: everything at one revision, in a format that any store can be restored from.
 
-A line that names the form, then frames: length, CRC-32, and a kind with its content as msgpack. The first is
-the head, the last says how many there were and what all bytes before it hash to: without it no file is whole.
+A line that names the format, then frames: length, CRC-32, and a kind with its content as msgpack. The first
+frame is the header. The last one has the number of frames and the SHA-256 of all bytes before it, so that a
+truncated file is detected.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ _DECODER = msgspec.msgpack.Decoder(tuple[str, Any])
 
 
 class BackupHeader(msgspec.Struct, frozen=True):
-    """Of which moment, and by whom."""
+    """The revision and time of a backup, and the program that made it."""
 
     revision: int
     epoch: int
@@ -46,7 +47,7 @@ class Backup(NamedTuple):
 
 
 class BackupOrigin(NamedTuple):
-    """What a backup says about itself beside what is in the store."""
+    """What a backup contains beside the contents of the store."""
 
     wall_ms: int
     version: str
@@ -54,7 +55,7 @@ class BackupOrigin(NamedTuple):
 
 
 async def stream(store: Store, origin: BackupOrigin) -> AsyncIterator[bytes]:
-    """The file, piece by piece; all of it is as of one revision, whatever is committed meanwhile."""
+    """The backup file in chunks; all of it is at one revision, whatever is committed meanwhile."""
     snapshot = await store.read()
     frames = _Frames()
     head = BackupHeader(*snapshot[:3], origin.wall_ms, store.name, origin.version)
@@ -72,11 +73,11 @@ async def stream(store: Store, origin: BackupOrigin) -> AsyncIterator[bytes]:
 
 
 def read(file: BinaryIO, name: str) -> Backup:
-    """Raises Damaged unless it is whole, and every byte of it is what was written."""
+    """Read a backup. Raises Damaged unless it is complete and every byte is as it was written."""
     frames = _frames(file, name)
     kind, first = next(frames)
     if kind != "head":
-        raise damaged(name, "it does not begin with a head")
+        raise damaged(name, "it does not begin with a header")
     head = msgspec.convert(first, BackupHeader)
     records: dict[str, bytes] = {}
     events: list[EventRow] = []
@@ -134,7 +135,7 @@ def _parts(records: Mapping[str, bytes]) -> Iterator[list[tuple[str, bytes]]]:
 
 
 def _frames(file: BinaryIO, name: str) -> Iterator[tuple[str, Any]]:
-    """Up to the end, which has to be there."""
+    """Frames of a file, checked; raises Damaged if the end frame is missing or does not match."""
     if file.read(len(MAGIC)) != MAGIC:
         raise damaged(name, "it is no backup of Rota, or of a newer one")
     digest = hashlib.sha256(MAGIC)
@@ -143,11 +144,11 @@ def _frames(file: BinaryIO, name: str) -> Iterator[tuple[str, Any]]:
         frame = file.read(_FRAME.size)
         if len(frame) < _FRAME.size:
             raise damaged(name, "it is cut off")
-        length, said = _FRAME.unpack(frame)
+        length, checksum = _FRAME.unpack(frame)
         text = file.read(length) if length <= _FRAME_BYTES_MAX else b""
         if len(text) < length:
             raise damaged(name, "it is cut off")
-        if zlib.crc32(text) != said:
+        if zlib.crc32(text) != checksum:
             raise damaged(name, f"its part {count + 1} is not what was written")
         kind, content = _DECODER.decode(text)
         if kind == "end":

@@ -1,11 +1,11 @@
-"""Records as bytes: msgpack with field names, so that fields can be added; the kind is told by the key."""
+"""Records as bytes: msgpack with field names, so that fields can be added; the key determines the type."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import msgspec
 
-from rota.model.adoption import JobAdoption
+from rota.model.adoption import JobAdoption, Restored
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import ClusterIntent, ClusterRecord, Machine
 from rota.model.cron import CronRecord, CronStatus
@@ -21,16 +21,13 @@ from rota.model.job import (
     Unplaceable,
 )
 from rota.model.namespace import NamespaceRecord
-from rota.model.node import NodeIntent, NodeSpec, NodeStatus
+from rota.model.node import NodeIntent, NodeSpec, NodeStatus, ReportInterval
 from rota.model.plan import EventRecord, Record
 from rota.model.recovery import RecoveryAnswers
-from rota.model.report_interval import ReportInterval
-from rota.model.restored import Restored
 from rota.model.result import ResultRecord
 from rota.model.rollout import JobPreviousVersion, JobRollout
 from rota.model.subscriber import Subscriber
-from rota.model.system_job import PinBlock
-from rota.model.task import TaskBlock
+from rota.model.task import PinBlock, TaskBlock
 
 _KINDS: dict[tuple[str, str], type] = {
     ("job", "spec"): JobSpec,
@@ -91,7 +88,7 @@ def decode(key: str, value: bytes) -> Record:
 
 
 def decode_all(written: Iterable[tuple[str, bytes]]) -> Decoded:
-    """Decode what can be decoded; a newer version of Rota may have written the rest, or a bug of ours."""
+    """Decode all records that can be decoded; others may come from a newer version of Rota, or from a bug."""
     records: list[Record] = []
     failed: dict[str, Exception] = {}
     for key, value in written:

@@ -1,4 +1,4 @@
-"""Disk space held in order to be given up: when there is no other, how work ended is still written."""
+"""A file of reserved disk space, deleted when the disk is full, so that ends of work can still be stored."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ class DiskReserve:
         self._size_bytes = size_bytes
 
     def acquire(self) -> bool:
-        """Whether it is held, and there is something beside it; taken as soon as there is twice as much."""
+        """Hold the reserve if there is space for it twice over; returns whether new work may be stored."""
         disk = os.statvfs(self._path.parent)
         free_bytes = disk.f_bavail * disk.f_frsize
         if self._is_held():
@@ -26,7 +26,7 @@ class DiskReserve:
             finally:
                 os.close(descriptor)
             partial.replace(self._path)
-        except OSError:  # somebody else was faster
+        except OSError:  # race: another process used up the space meanwhile
             with contextlib.suppress(OSError):
                 partial.unlink()
             return False

@@ -1,4 +1,4 @@
-"""A file of records that outlive a store in memory: appended to, synced, rewritten at each start."""
+"""A file of records that survive a restart of the memory store: appended, synced, rewritten at each start."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ _DECODER = msgspec.json.Decoder(_Entry)
 
 
 class DurableRecords:
-    """Records by key, equal to what the file says; not made before there is something to keep."""
+    """Records by key, equal to the content of the file, which is created with the first record."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -33,7 +33,7 @@ class DurableRecords:
         self._read()
 
     def write(self, time_ms: int, puts: Mapping[str, bytes], deletes: Sequence[str]) -> None:
-        """Apply a change; it is on disk when this returns. Raises StoreFull or Unavailable: nothing is."""
+        """Apply a change; durable on return. Raises StoreFull or Unavailable, and then nothing is changed."""
         line = _line(_Entry(time_ms, dict(puts), list(deletes)))
         try:
             if self._fd < 0:
@@ -55,7 +55,7 @@ class DurableRecords:
             lines = self._path.read_bytes().split(b"\n")
         except FileNotFoundError:
             return
-        for number, line in enumerate(lines[:-1], 1):  # what follows the last newline was torn by a crash
+        for number, line in enumerate(lines[:-1], 1):  # bytes after the last newline were torn by a crash
             try:
                 self._apply(_DECODER.decode(line))
             except msgspec.DecodeError as error:
@@ -75,11 +75,11 @@ class DurableRecords:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fdatasync(self._fd)
         except OSError:
-            os.ftruncate(self._fd, size)  # half a line would garble the next one
+            os.ftruncate(self._fd, size)  # a partial line would corrupt the next one
             raise
 
     def _rewrite(self) -> None:
-        """Replace the file by one line, which drops what was overwritten, and open it."""
+        """Compact the file into one line, and open it for appending."""
         partial = self._path.with_suffix(".new")
         fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         text = _line(_Entry(self.time_ms, self.records, []))

@@ -1,4 +1,4 @@
-"""One process per data directory: an flock that dies with its holder."""
+"""Lock on a data directory: an flock, which the kernel releases when its process ends."""
 
 import fcntl
 import os
@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 class AlreadyRunning(RuntimeError):
-    """Somebody else holds the directory: the process `pid`."""
+    """The directory is locked by the process `pid`."""
 
     code = "already_running"
-    exit_code = 75  # it may be gone the next time
+    exit_code = 75  # EX_TEMPFAIL: a later try may succeed
 
     def __init__(self, directory: Path, pid: int) -> None:
         super().__init__(f"{directory} is in use by process {pid}")

@@ -1,8 +1,8 @@
-"""A store that keeps work in memory: after a restart it knows nodes and settings, and no job.
+"""A store in memory: after a restart it has nodes and settings, and no jobs.
 
 The epoch is on disk, so that it never goes back, and so are the records that operators and nodes would have
-to make again: who the nodes are, clusters and their machines, namespaces, crons. Jobs, tasks and attempts are
-not; a server asks its nodes for those that run (`rota.watcher.adoption`).
+to create again: nodes, clusters and their machines, namespaces, crons. Jobs, tasks and attempts are not; a
+server adopts those that run from its nodes (`rota.watcher.adoption`).
 """
 
 import os
@@ -14,7 +14,7 @@ from rota.store.codec import decode_events
 from rota.store.durable_records import DurableRecords
 from rota.store.protocol import Batch, EventRow, Snapshot, next_epoch
 
-DURABLE_KINDS = frozenset(  # kinds of records that are on disk, by how their keys begin
+DURABLE_KINDS = frozenset(  # first parts of the keys of records that are on disk
     (
         "node",
         "cluster",
@@ -42,7 +42,7 @@ class MemoryStore:
         self._records: dict[str, bytes] = dict(self._durable.records)
         self._events: list[tuple[int, EventRow]] = []
         self._revision = 0
-        self._time_ms = self._durable.time_ms  # kept records hold times of the cluster: it must not go back
+        self._time_ms = self._durable.time_ms  # durable records contain cluster times: it must not go back
 
     async def acquire_epoch(self, above: int = 0) -> int:
         epoch = next_epoch(max(self._epoch(), above))
@@ -80,7 +80,7 @@ class MemoryStore:
         self._write_epoch(max(self._epoch(), snapshot.epoch))
         self._write_durable(snapshot.time_ms, snapshot.records, ())
         self._records = dict(snapshot.records)
-        self._events = [(decode_events(one.row)[0], one) for one in events]
+        self._events = [(decode_events(event.row)[0], event) for event in events]
         self._revision, self._time_ms = snapshot.revision, snapshot.time_ms
 
     async def has_space(self) -> bool:
@@ -90,10 +90,10 @@ class MemoryStore:
         self._durable.close()
 
     def _write_durable(self, time_ms: int, puts: Mapping[str, bytes], deletes: Sequence[str]) -> None:
-        kept = {key: value for key, value in puts.items() if is_durable(key)}
-        gone = [key for key in deletes if is_durable(key)]
-        if kept or gone:
-            self._durable.write(time_ms, kept, gone)
+        written = {key: value for key, value in puts.items() if is_durable(key)}
+        deleted = [key for key in deletes if is_durable(key)]
+        if written or deleted:
+            self._durable.write(time_ms, written, deleted)
 
     def _epoch(self) -> int:
         try:

@@ -1,4 +1,4 @@
-"""Store: the medium below the engine. Keys, bytes and fenced transactions; no rules of the domain."""
+"""Store: what the engine needs of a database. Keys, bytes and fenced transactions; it knows no records."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
@@ -16,19 +16,19 @@ class Snapshot(NamedTuple):
 
 
 def next_epoch(epoch: int) -> int:
-    """The one after it; after the last that a store can hold, that one again, so that it can still be led."""
+    """The next epoch; the highest that a store can hold is repeated, so that the server can still start."""
     return min(epoch + 1, EPOCH_MAX)
 
 
 class Batch(NamedTuple):
-    """One transaction: all of it or nothing, and only while `epoch` leads and `after` is the last revision.
+    """One transaction, applied whole or not at all: only if `epoch` leads and `after` is the last revision.
 
-    So nothing is ever written by who was deposed, nor from a view that missed a commit.
+    So a deposed leader can write nothing, and nothing is written from a view that missed a commit.
     """
 
     epoch: int
-    after: int
-    time_ms: int
+    after: int  # the revision that the batch was decided on
+    time_ms: int  # cluster time
     wall_ms: int
     puts: Sequence[tuple[str, bytes]]
     deletes: Sequence[str]
@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 
 
 class CommitChange(NamedTuple):
-    """A commit that somebody else made, as it was heard of."""
+    """A commit of the leader, as a standby sees it."""
 
     revision: int
     time_ms: int
@@ -51,17 +51,24 @@ class EventRow(NamedTuple):
 
 
 class Store(Protocol):
-    """Eight verbs. Failures are `Unavailable` (`Outdated`, `Damaged`), `StoreFull` or `Deposed`, no other."""
+    """Eight operations. Errors: `Unavailable` (`StaleState`, `Damaged`), `StoreFull`, `LostLeadership`.
+
+    `Unavailable` from `commit` leaves the outcome unknown: the batch may have been applied, or be applied
+    later.
+    """
 
     name: str
 
     async def acquire_epoch(self, above: int = 0) -> int:
-        """Raise the epoch, above that number too, and return it; who led before can write nothing more."""
+        """Raise the epoch beyond the last one and beyond `above`; durable on return.
+
+        From then on no commit of an earlier epoch can succeed.
+        """
 
     async def read(self) -> Snapshot: ...
 
     async def commit(self, batch: Batch) -> int:
-        """Make it durable and return its revision: one more than the last."""
+        """Make a batch durable and return its revision, which is one more than the last."""
 
     async def events(self, after: int, limit: int) -> list[EventRow]:
         """Rows of the revisions above `after`, oldest first."""
@@ -69,9 +76,9 @@ class Store(Protocol):
     async def forget_events(self, before_wall_ms: int) -> None: ...
 
     async def load_snapshot(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
-        """Of a store without commits: become this or stay empty. Rows are as `encode_events` makes them."""
+        """Fill a store without commits, all or nothing; rows are as `codec.encode_events` makes them."""
 
     async def has_space(self) -> bool:
-        """Whether more may be written than how that ended which runs already."""
+        """Whether new work may be accepted; if not, only ends of running work should be written."""
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The embedded store: SQLite, write-ahead log, full sync, one writer thread, checksums over everything."""
+"""The embedded store: SQLite with write-ahead log and full sync, one thread, and checksums of all rows."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class SqliteStore:
-    """All calls run in one thread of its own, which also owns the connection."""
+    """All calls run in one thread, which owns the connection: calls are in order and need no locks."""
 
     name = "sqlite"
 
@@ -101,10 +101,10 @@ class SqliteStore:
         db = open_file(self._path)
         try:
             self._ack_marker = AckMarker(self._path.with_suffix(".mark"))
-            head, said = read_head(self._path, db), self._ack_marker.at_start
-            if head.revision < said.revision or head.epoch < said.epoch:
+            head, acknowledged = read_head(self._path, db), self._ack_marker.at_start
+            if head.revision < acknowledged.revision or head.epoch < acknowledged.epoch:
                 ends = f"it ends with revision {head.revision} in epoch {head.epoch}"
-                lost = f"revision {said.revision} in epoch {said.epoch} was acknowledged"
+                lost = f"revision {acknowledged.revision} in epoch {acknowledged.epoch} was acknowledged"
                 raise damaged(self._path, f"{ends}, and {lost}: its last commits are lost")
         except BaseException:
             db.close()
@@ -116,7 +116,7 @@ class SqliteStore:
         self._ack_marker.close()
 
     def _write(self, change: Callable[[DatabaseHead], DatabaseHead]) -> DatabaseHead:
-        """One transaction: from the head that is there to another."""
+        """One transaction, which replaces the head of the database by what `change` makes of it."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             head = change(read_head(self._path, self._db))
@@ -128,8 +128,9 @@ class SqliteStore:
             if isinstance(error, sqlite3.DatabaseError) and isinstance(
                 self._translate_error(error), StoreFull
             ):
-                self._reserve.release()
+                self._reserve.release()  # the next commits can use the space, and report ends of work
             raise
+        # After the commit, never before: the marker must not be ahead of the database.
         self._ack_marker.write(head.epoch, head.revision)
         return head
 
@@ -166,8 +167,8 @@ class SqliteStore:
         return self._write(change).revision
 
     def _change_records(self, batch: Batch) -> int:
-        """By how much the sum of all records has grown."""
-        # As bytearrays: for bytes the driver looks for an adapter each time, and finds none.
+        """Write the records of a batch; returns the change of the sum of all record checksums."""
+        # As bytearray: for bytes the sqlite3 module looks for an adapter each time, which costs more.
         puts = [(key, record_sum(key, value), bytearray(value)) for key, value in batch.puts]
         if not puts and not batch.deletes:
             return 0
@@ -176,27 +177,28 @@ class SqliteStore:
         ((before,),) = self._db.execute(_SUM_OF, (keys,))
         self._db.executemany(_PUT, puts)
         self._db.executemany("DELETE FROM records WHERE key = ?", [(key,) for key in batch.deletes])
-        return sum(said for key, said, _ in puts if key not in deleted) - int(before)
+        return sum(checksum for key, checksum, _ in puts if key not in deleted) - int(before)
 
     def _add_event(self, revision: int, wall_ms: int, row: bytes) -> int:
-        said = event_sum(revision, wall_ms, row)
-        self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (revision, wall_ms, said, row))
-        return said
+        checksum = event_sum(revision, wall_ms, row)
+        self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (revision, wall_ms, checksum, row))
+        return checksum
 
     def _events(self, after: int, limit: int) -> list[EventRow]:
         found = []
-        for revision, wall_ms, row, said in self._db.execute(_EVENTS, (after, limit)):
-            if not isinstance(row, bytes) or event_sum(revision, wall_ms, row) != said:
+        for revision, wall_ms, row, checksum in self._db.execute(_EVENTS, (after, limit)):
+            if not isinstance(row, bytes) or event_sum(revision, wall_ms, row) != checksum:
                 raise damaged(self._path, f"the events of revision {revision} are not what was written")
             found.append(EventRow(revision, row))
         return found
 
     def _forget_events(self, before_wall_ms: int) -> None:
         def change(head: DatabaseHead) -> DatabaseHead:
-            forgotten = self._db.execute(
+            deleted = self._db.execute(
                 "DELETE FROM events WHERE wall_ms < ? RETURNING sum", (before_wall_ms,)
             )
-            return head._replace(events_sum=(head.events_sum - sum(said for (said,) in forgotten)) % MODULUS)
+            deleted_sum = sum(checksum for (checksum,) in deleted)
+            return head._replace(events_sum=(head.events_sum - deleted_sum) % MODULUS)
 
         self._write(change)
 
@@ -206,13 +208,15 @@ class SqliteStore:
                 raise StaleState(f"there are {head.revision} commits already")
             puts = [(key, record_sum(key, value), value) for key, value in snapshot.records.items()]
             self._db.executemany(_PUT, puts)
-            rows = (self._add_event(one.revision, decode_events(one.row)[0], one.row) for one in events)
+            sums = (
+                self._add_event(event.revision, decode_events(event.row)[0], event.row) for event in events
+            )
             return DatabaseHead(
                 max(head.epoch, snapshot.epoch),
                 snapshot.revision,
                 snapshot.time_ms,
-                sum(said for _, said, _ in puts) % MODULUS,
-                sum(rows) % MODULUS,
+                sum(checksum for _, checksum, _ in puts) % MODULUS,
+                sum(sums) % MODULUS,
             )
 
         self._write(change)

@@ -1,7 +1,8 @@
-"""The database file: its tables, its checksums, and what is wrong with it.
+"""The SQLite file: its tables, its checksums, and the detection of damage.
 
-Each row has a checksum of its own; the head has the sum of all of them, and one of itself. So a row that was
-changed, lost, doubled or left from before is noticed when everything is read, and events when they are.
+Each row has a checksum; the head has the sum of all of them, and a checksum of itself. So a row that was
+changed, lost, duplicated or left over is detected when all records are read, and event rows when they are
+read.
 """
 
 import sqlite3
@@ -14,7 +15,8 @@ from rota.model.errors import Damaged, Unavailable
 FORMAT = 2
 MODULUS = 1 << 62  # sums stay within SQLite's integers
 DAMAGED_ROWS_SHOWN = 3  # of damaged rows
-# The sums stand before what they are of: they are read without it.
+# The column `sum` comes before the large one, so that SQLite reads it without the overflow pages of the
+# value.
 _SCHEMA = """
 CREATE TABLE records (key TEXT NOT NULL UNIQUE, sum INTEGER NOT NULL, value BLOB NOT NULL);
 CREATE TABLE events (
@@ -30,7 +32,7 @@ _TABLES = ("records", "events", "head")
 
 
 class DatabaseHead(NamedTuple):
-    """Where the store stands, and what all its rows add up to."""
+    """Epoch, revision and time of the store, and the sums of all row checksums."""
 
     epoch: int
     revision: int
@@ -52,7 +54,7 @@ def event_sum(revision: int, wall_ms: int, row: bytes) -> int:
 
 
 def open_file(path: Path) -> sqlite3.Connection:
-    """Made if there is none; brought to this format if it has an older one."""
+    """Open the file; it is created if missing, and upgraded if it has an older format."""
     db = sqlite3.connect(path, isolation_level=None)
     try:
         path.chmod(0o600)
@@ -77,11 +79,11 @@ def read_head(path: Path, db: sqlite3.Connection) -> DatabaseHead:
     query = "SELECT sum, epoch, revision, time_ms, records_sum, events_sum FROM head"
     rows = db.execute(query).fetchall()
     try:
-        ((said, *columns),) = rows
+        ((checksum, *columns),) = rows
     except ValueError:
         raise damaged(path, "its head is missing") from None
     head = DatabaseHead(*columns)
-    if head.sum != said:
+    if head.sum != checksum:
         raise damaged(path, "its head is not what was written")
     return head
 
@@ -94,12 +96,12 @@ def write_head(db: sqlite3.Connection, head: DatabaseHead) -> None:
 
 
 def read_records(path: Path, db: sqlite3.Connection, head: DatabaseHead) -> dict[str, bytes]:
-    """All of them, if they are what was written."""
+    """All records. Raises Damaged if their checksums do not add up."""
     rows = db.execute("SELECT key, value FROM records").fetchall()
     found = dict(rows)
     try:
         total = sum(record_sum(key, value) for key, value in rows) % MODULUS
-    except (TypeError, AttributeError):  # a value of another kind
+    except (TypeError, AttributeError):  # a value of another type than bytes
         total = -1
     if total != head.records_sum or len(found) != len(rows):
         raise damaged(path, _describe_damage(db))
@@ -112,7 +114,7 @@ def damaged(path: Path, what: str) -> Damaged:
 
 
 def _make(db: sqlite3.Connection, *before: str) -> None:
-    """All of it or nothing, from what these statements leave of it."""
+    """Create the tables in one transaction, after these statements."""
     db.execute("BEGIN IMMEDIATE")
     try:
         for statement in (*before, *filter(str.strip, _SCHEMA.split(";"))):
@@ -129,7 +131,7 @@ def _make(db: sqlite3.Connection, *before: str) -> None:
 
 
 def _upgrade(db: sqlite3.Connection) -> None:
-    """From format 1, which had no sums."""
+    """Upgrade from format 1, which had no checksums."""
     _make(db, *(f"ALTER TABLE {name} RENAME TO old_{name}" for name in _TABLES))
 
 
@@ -149,23 +151,24 @@ def _copy_old_rows(db: sqlite3.Connection) -> None:
 
 
 def _check_structure(path: Path, db: sqlite3.Connection) -> None:
-    """The index of keys against the rows: through it a row could be missed, or written twice."""
+    """Check the index of keys against the rows: by a damaged index a row could be missed or duplicated."""
     found = [str(line) for (line,) in db.execute(f"PRAGMA integrity_check({DAMAGED_ROWS_SHOWN})")]
     if found != ["ok"]:
         raise damaged(
-            path, "; ".join(line for one in found for line in one.splitlines() if not line.startswith("***"))
+            path,
+            "; ".join(line for text in found for line in text.splitlines() if not line.startswith("***")),
         )
 
 
 def _describe_damage(db: sqlite3.Connection) -> str:
     rows: list[tuple[Any, Any, Any]] = db.execute("SELECT key, value, sum FROM records").fetchall()
-    wrong = [str(key) for key, value, said in rows if not is_intact(key, value, said)]
+    wrong = [str(key) for key, value, checksum in rows if not is_intact(key, value, checksum)]
     if not wrong:
-        return "records are missing, or are left from before"
+        return "records are missing or left over"
     more = f" and {len(wrong) - DAMAGED_ROWS_SHOWN} more" if len(wrong) > DAMAGED_ROWS_SHOWN else ""
     are = "is" if len(wrong) == 1 else "are"
     return f"{', '.join(map(repr, wrong[:DAMAGED_ROWS_SHOWN]))}{more} {are} not what was written"
 
 
-def is_intact(key: Any, value: Any, said: Any) -> bool:
-    return isinstance(key, str) and isinstance(value, bytes) and record_sum(key, value) == said
+def is_intact(key: Any, value: Any, checksum: Any) -> bool:
+    return isinstance(key, str) and isinstance(value, bytes) and record_sum(key, value) == checksum

@@ -1,4 +1,4 @@
-"""The last bytes of what attempts wrote, for when their node is gone; of too many the oldest go. [I/O]"""
+"""Tails: the last bytes of each attempt's output, for when its node is lost; the oldest are deleted. [I/O]"""
 
 import contextlib
 import os
@@ -15,12 +15,14 @@ from rota.model.messages import Tail, TailPiece
 TailKey = tuple[int, int, str]  # index, attempt, stream
 STREAMS = ("stdout", "stderr")
 HEAD = struct.Struct("<IIBQI")  # index, attempt, stream, offset, length
-LIVE_SECONDS = 5.0  # what a live attempt wrote is on disk this much later: its node has it, too
-JOB_SHARE = 4  # no job gets more than one part in so many
+LIVE_SECONDS = (
+    5.0  # delay until tails of live attempts are on disk: a crash loses only what the node still has
+)
+JOB_SHARE = 4  # no job may use more than this fraction (1/4) of the space
 
 
 class TailStore:
-    """`JOB` holds what ended attempts wrote last, appended; `JOB.live` what live ones did, written anew."""
+    """The file `JOB` has tails of ended attempts, appended; `JOB.live` those of live ones, rewritten."""
 
     def __init__(self, directory: Path, most_bytes: int = TAILS_BYTES_MAX) -> None:
         self._directory = directory
@@ -31,7 +33,9 @@ class TailStore:
         self._timer: threading.Timer | None = None
         self._sizes: OrderedDict[str, int] = OrderedDict()  # by file, the one written longest ago first
         self._total_bytes = 0
-        self._whole: set[JobId] = set()  # files that end with a whole record: a crash may have torn others
+        self._whole: set[JobId] = (
+            set()
+        )  # files known to end with a complete record; a crash may have torn others
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = sorted((entry.stat().st_mtime_ns, entry.name) for entry in os.scandir(directory))
         for _, name in found:
@@ -88,7 +92,7 @@ class TailStore:
     def _write_in_time(self) -> None:
         with self._lock:
             self._timer = None
-            with contextlib.suppress(OSError):  # a full disk: nodes have it, too
+            with contextlib.suppress(OSError):  # a full disk: the nodes still have the output
                 self._write_live()
                 self._make_room()
 
@@ -109,7 +113,7 @@ class TailStore:
             self._halve(path)
 
     def _halve(self, path: Path) -> None:
-        """The later half of its records."""
+        """Keep the later half of the records of a file."""
         records = deque(_record(key, tail) for key, tail in _records(path))
         surplus = path.stat().st_size // 2
         while records and surplus > 0:
@@ -148,7 +152,7 @@ class TailStore:
 
 
 def extend_tail(before: Tail | None, piece: TailPiece) -> Tail:
-    """What is known now; bytes that were heard twice count once, and after a gap only what is new counts."""
+    """The tail extended by a chunk; overlapping bytes count once, and a gap drops what was before it."""
     if before is None or piece.offset > before.end or piece.offset < before.offset:
         offset, data = piece.offset, piece.data
     else:
@@ -164,7 +168,7 @@ def _record(key: TailKey, tail: Tail) -> bytes:
 
 
 def _records(path: Path) -> Iterator[tuple[TailKey, Tail]]:
-    """All that are whole; a crash may have torn the last."""
+    """All complete records of a file; a crash may have torn the last one."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:

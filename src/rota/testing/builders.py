@@ -9,7 +9,7 @@ from rota.model.job import JobCluster, JobSpec, JobStatus
 from rota.model.lifecycle import JobState, NodeState
 from rota.model.messages import AttemptReport, Hello, JobReports, ReportedState
 from rota.model.node import Connection, NodeSpec, NodeStatus
-from rota.model.plan import Instant, Plan
+from rota.model.plan import Answer, Instant, Plan
 from rota.model.shape import Constraint, Op
 
 GIB = 2**30
@@ -89,7 +89,7 @@ def add_job(mirror: Mirror, spec: JobSpec) -> JobId:
     return spec.id
 
 
-def apply(mirror: Mirror, plan: Plan) -> Plan:
+def apply(mirror: Mirror, plan: Plan[Answer]) -> Plan[Answer]:
     """Apply the records of a plan, without deciding further."""
     for record in plan.puts:
         mirror.apply(record)

@@ -14,8 +14,7 @@ from rota.model.job import JobKind, JobSpec, Recovery, Unschedulable
 from rota.model.limits import BLOCK_TASKS, COUNT_MAX
 from rota.model.messages import ReportedState
 from rota.model.node import Eligibility
-from rota.model.recovery import WhenControllerAbsent
-from rota.model.retry import Failure, Retry
+from rota.model.recovery import Failure, Retry, WhenControllerAbsent
 from rota.model.service import HealthCheck, ServiceStatus
 from rota.model.shape import Constraint, Op, RunMode
 from rota.model.view import state_of

@@ -397,7 +397,7 @@ class Stage:
                 return
         raise AssertionError("nodes and control plane do not reach quiescence")
 
-    def ask(self, owner: str, command: Command) -> Decided:
+    def ask(self, owner: str, command: Command[object]) -> Decided:
         """Decide one command; raise its refusal."""
         refused: list[RotaError] = []
         request = Request(owner, command, lambda _: None, refused.append, may_split=owner == "watcher")

@@ -28,8 +28,7 @@ from rota.model.lifecycle import ATTEMPT_FIRST_END, TASK, AttemptState, JobState
 from rota.model.limits import ADOPTION_LEAST_MS, ADOPTION_MS, BLOCK_TASKS, SPREAD_MS, SUPERSEDED_KEPT
 from rota.model.messages import AttemptReport, JobReports, ReportedState
 from rota.model.plan import EventRecord, Instant, Plan, Record
-from rota.model.system_job import PinBlock, begun, unknown_node
-from rota.model.task import TaskBlock
+from rota.model.task import PinBlock, TaskBlock, begun, unknown_node
 from rota.model.view import JobView, View
 from rota.watcher.dispatch import state_of
 

@@ -60,7 +60,7 @@ class AgentService(pb_grpc.AgentServicer):
         self.sessions = NodeSessions(engine, authority, settings, leadership, endpoints)
         self.logs = NodeLogs(engine, self.sessions.get, self.sessions.readings)
         if tails is not None:
-            engine.listen(self._forget_tails)
+            engine.on_commit(self._forget_tails)
 
     # ---- rpc (gRPC chooses these names)
 

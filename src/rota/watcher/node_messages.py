@@ -1,5 +1,6 @@
 """A node's messages -> records and events; also a node that is lost or has left."""
 
+from rota.model.adoption import Restored
 from rota.model.errors import NotAllowed, NotFound
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NODE, AttemptEvent, AttemptState, NodeEvent, NodeState, step
@@ -15,8 +16,7 @@ from rota.model.messages import (
 )
 from rota.model.node import Connection, Eligibility, NodeStatus, is_plausible_epoch
 from rota.model.plan import EventRecord, Instant, Plan
-from rota.model.restored import Restored
-from rota.model.retry import EndCause
+from rota.model.recovery import EndCause
 from rota.model.shape import RunMode
 from rota.model.view import NodeView, View
 from rota.watcher.attempt_reports import StatusUpdater

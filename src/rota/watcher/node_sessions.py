@@ -69,7 +69,7 @@ class NodeSessions:
         self._inbound = InboundMessages(engine, settings)
         self._sessions: dict[NodeId, NodeSession] = {}
         self._invalid_messages: dict[NodeId, str] = {}  # the last one logged for each node
-        engine.listen(self._on_commit)
+        engine.on_commit(self._on_commit)
 
     def get(self, node: NodeId) -> NodeSession | None:
         return self._sessions.get(node)

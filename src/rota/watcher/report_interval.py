@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from rota.model.ids import NodeId
 from rota.model.limits import REPORT_LEAST_MS, REPORT_MOST_MS, REPORTS_PER_SECOND, SPREAD_MS
-from rota.model.report_interval import ReportInterval
+from rota.model.node import ReportInterval
 from rota.model.view import View
 
 

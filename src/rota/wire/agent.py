@@ -1,10 +1,10 @@
-"""agent.proto <-> model: claims and hello up, orders down."""
+"""agent.proto <-> model: hello and reports up, orders down, log requests and chunks."""
 
 from typing import Any
 
 import msgspec
 
-from rota.model.container import ContainerNetwork, ContainerSpec, MountSpec, PullPolicy
+from rota.model.container import ContainerNetwork, ContainerSpec, MountSpec, PullPolicy, SandboxSpec
 from rota.model.ids import JobId
 from rota.model.limits import (
     AMOUNT_MAX,
@@ -33,7 +33,6 @@ from rota.model.messages import (
 )
 from rota.model.node import DiskUsage, GpuUsage, NodeLoad
 from rota.model.result import ResultEndpoint
-from rota.model.sandbox import SandboxSpec
 from rota.model.service import SIGTERM
 from rota.model.shape import RunMode
 from rota.model.steps import Step, StepMark
@@ -47,13 +46,13 @@ from rota.wire.health_checks import (
     service_status_to_wire,
 )
 
-PROTOCOL = 2  # 1 knew no Resubmit
+PROTOCOL = 2  # 1 had no Resubmit
 PROTOCOL_RESUBMITS = 2
-BEGUN, DONE = "begun", "done"  # codes of the first chunk and the last: what stops without that was cut off
-WITHHELD = "withheld"  # code of an error that asking again does not change
+BEGUN, DONE = "begun", "done"  # codes of the first and the last chunk: a stream without the last was cut off
+WITHHELD = "withheld"  # code of an error that a retry does not change
 _MARK = StepMark.__struct_fields__
 _BUSY_MAX = 100  # of a device, in hundredths
-_PEAK_KIB_MAX = 2**32 - 1  # what the field holds: 4 TiB
+_PEAK_KIB_MAX = 2**32 - 1  # the maximum of the field: 4 TiB
 
 
 def reports_to_wire(jobs: list[JobReports]) -> list[pb.JobClaims]:
@@ -61,26 +60,32 @@ def reports_to_wire(jobs: list[JobReports]) -> list[pb.JobClaims]:
 
 
 def _reports_to_wire(job: JobReports) -> pb.JobClaims:
-    claims = job.reports
+    reports = job.reports
     return pb.JobClaims(
         job=job.job,
-        index=[claim.index for claim in claims],
-        attempt=[claim.attempt for claim in claims],
-        said=[claim.said for claim in claims],
-        exit_code=[claim.exit_code for claim in claims],
-        signal=[claim.signal for claim in claims],
-        started_at_ms=[claim.started_at_ms for claim in claims],
-        ended_at_ms=[claim.ended_at_ms for claim in claims],
-        ran_us=[claim.ran_us for claim in claims],
-        cpu_us=[claim.cpu_us for claim in claims],
-        peak_kib=[min(claim.peak_kib, _PEAK_KIB_MAX) for claim in claims],
-        reasons={place: claim.reason for place, claim in enumerate(claims) if claim.reason},
-        causes={place: claim.cause for place, claim in enumerate(claims) if claim.cause},
-        steps={place: _marks_to_wire(claim.steps) for place, claim in enumerate(claims) if claim.steps},
-        handles={place: claim.handle for place, claim in enumerate(claims) if claim.handle},
-        versions={place: claim.version for place, claim in enumerate(claims) if claim.version > 1},
-        lives={place: service_status_to_wire(claim.life) for place, claim in enumerate(claims) if claim.life},
-        gpus={place: claim.gpus for place, claim in enumerate(claims) if claim.gpus},
+        index=[report.index for report in reports],
+        attempt=[report.attempt for report in reports],
+        said=[report.said for report in reports],
+        exit_code=[report.exit_code for report in reports],
+        signal=[report.signal for report in reports],
+        started_at_ms=[report.started_at_ms for report in reports],
+        ended_at_ms=[report.ended_at_ms for report in reports],
+        ran_us=[report.ran_us for report in reports],
+        cpu_us=[report.cpu_us for report in reports],
+        peak_kib=[min(report.peak_kib, _PEAK_KIB_MAX) for report in reports],
+        reasons={position: report.reason for position, report in enumerate(reports) if report.reason},
+        causes={position: report.cause for position, report in enumerate(reports) if report.cause},
+        steps={
+            position: _marks_to_wire(report.steps) for position, report in enumerate(reports) if report.steps
+        },
+        handles={position: report.handle for position, report in enumerate(reports) if report.handle},
+        versions={position: report.version for position, report in enumerate(reports) if report.version > 1},
+        lives={
+            position: service_status_to_wire(report.life)
+            for position, report in enumerate(reports)
+            if report.life
+        },
+        gpus={position: report.gpus for position, report in enumerate(reports) if report.gpus},
     )
 
 
@@ -112,26 +117,26 @@ def _reports_from_wire(job: pb.JobClaims) -> JobReports:
         job.peak_kib,
         strict=True,
     )
-    claims = [AttemptReport(*row) for row in rows]
-    for place, reason in reasons.items():
-        claims[place] = msgspec.structs.replace(claims[place], reason=brief(reason))
-    for place, cause in job.causes.items():
-        claims[place] = msgspec.structs.replace(claims[place], cause=cause)
-    for place, marks in job.steps.items():
-        claims[place] = claims[place].with_steps(_marks_from_wire(marks))
-    for place, handle in job.handles.items():
-        claims[place] = msgspec.structs.replace(claims[place], handle=handle)
-    for place, version in job.versions.items():
-        claims[place] = claims[place].with_version(version)
-    for place, life in job.lives.items():
-        claims[place] = claims[place].with_life(service_status_from_wire(life))
-    for place, gpus in job.gpus.items():
-        claims[place] = claims[place].with_gpus(gpus)
-    return JobReports(JobId(job.job), claims)
+    reports = [AttemptReport(*row) for row in rows]
+    for position, reason in reasons.items():
+        reports[position] = msgspec.structs.replace(reports[position], reason=brief(reason))
+    for position, cause in job.causes.items():
+        reports[position] = msgspec.structs.replace(reports[position], cause=cause)
+    for position, marks in job.steps.items():
+        reports[position] = reports[position].with_steps(_marks_from_wire(marks))
+    for position, handle in job.handles.items():
+        reports[position] = msgspec.structs.replace(reports[position], handle=handle)
+    for position, version in job.versions.items():
+        reports[position] = reports[position].with_version(version)
+    for position, life in job.lives.items():
+        reports[position] = reports[position].with_life(service_status_from_wire(life))
+    for position, gpus in job.gpus.items():
+        reports[position] = reports[position].with_gpus(gpus)
+    return JobReports(JobId(job.job), reports)
 
 
 def brief(text: str) -> str:
-    """A text that is stored and shown: what is longer is cut, since it may quote anything."""
+    """A text to be stored and shown, truncated, since it may quote anything."""
     return text[:REASON_LENGTH_MAX]
 
 
@@ -194,13 +199,13 @@ def load_to_wire(load: NodeLoad) -> pb.Load:
 
 
 def _disk_to_wire(disk: DiskUsage) -> pb.Disk:
-    """Some file systems say that they have more than there is, and a mount point may be no text."""
+    """Bounded: some file systems report impossible sizes, and a mount point may not be valid UTF-8."""
     path = disk.path.encode(errors="replace").decode()
     return pb.Disk(path=path, total=min(disk.total, AMOUNT_MAX), free=min(disk.free, AMOUNT_MAX))
 
 
 def _gpu_to_wire(gpu: GpuUsage) -> pb.Gpu:
-    """As far as its driver says what can be."""
+    """Bounded: drivers may report impossible values."""
     busy = None if gpu.busy is None else min(gpu.busy, _BUSY_MAX)
     name = gpu.name[:LABEL_VALUE_MAX]
     return pb.Gpu(name=name, busy=busy, memory_total=gpu.memory_total, memory_used=gpu.memory_used)
@@ -224,8 +229,10 @@ def load_from_wire(load: pb.Load) -> NodeLoad:
 
 def tails_from_wire(tails: pb.Tails) -> list[TailPiece]:
     return [
-        TailPiece(JobId(one.job), one.index, one.attempt, one.stream, one.offset, one.data, one.is_final)
-        for one in tails.tails
+        TailPiece(
+            JobId(tail.job), tail.index, tail.attempt, tail.stream, tail.offset, tail.data, tail.is_final
+        )
+        for tail in tails.tails
     ]
 
 
@@ -357,8 +364,10 @@ def _template_from_wire(work: pb.Work) -> TaskTemplate:
     )
 
 
-def _endpoint_from_wire(door: pb.ReportDoor) -> ResultEndpoint:
-    return ResultEndpoint(door.url, door.key, door.node, door.ca, tuple(door.others), door.by_agent)
+def _endpoint_from_wire(endpoint: pb.ReportDoor) -> ResultEndpoint:
+    return ResultEndpoint(
+        endpoint.url, endpoint.key, endpoint.node, endpoint.ca, tuple(endpoint.others), endpoint.by_agent
+    )
 
 
 def _container_to_wire(container: ContainerSpec) -> pb.Container:
@@ -367,8 +376,8 @@ def _container_to_wire(container: ContainerSpec) -> pb.Container:
         user=container.user,
         network=container.network.value,
         mounts=[
-            pb.Mount(source=one.source, target=one.target, read_only=one.read_only)
-            for one in container.mounts
+            pb.Mount(source=mount.source, target=mount.target, read_only=mount.read_only)
+            for mount in container.mounts
         ],
         workdir=container.workdir,
         pull=container.pull.value,
@@ -380,15 +389,15 @@ def _container_from_wire(container: pb.Container) -> ContainerSpec:
         image=container.image,
         user=container.user if container.HasField("user") else None,
         network=ContainerNetwork(container.network),
-        mounts=tuple(MountSpec(one.source, one.target, one.read_only) for one in container.mounts),
+        mounts=tuple(MountSpec(mount.source, mount.target, mount.read_only) for mount in container.mounts),
         workdir=container.workdir if container.HasField("workdir") else None,
         pull=PullPolicy(container.pull),
     )
 
 
-def outputs_request_to_wire(reading_id: int, request: OutputsRequest) -> pb.OpenOutputs:
+def outputs_request_to_wire(stream_id: int, request: OutputsRequest) -> pb.OpenOutputs:
     return pb.OpenOutputs(
-        id=reading_id,
+        id=stream_id,
         job=request.job,
         index=request.task,
         paths=request.paths,
@@ -396,10 +405,10 @@ def outputs_request_to_wire(reading_id: int, request: OutputsRequest) -> pb.Open
     )
 
 
-def log_request_to_wire(reading_id: int, request: LogRequest) -> pb.OpenLog:
+def log_request_to_wire(stream_id: int, request: LogRequest) -> pb.OpenLog:
     window = request.window
     return pb.OpenLog(
-        id=reading_id,
+        id=stream_id,
         job=request.job,
         index=request.task,
         attempt=request.attempt,

@@ -1,9 +1,9 @@
-"""What a message may hold: a range for each number, a length for each text, a size for each list and map.
+"""Bounds of messages: a range for each number, a length for each text, a size for each list and map.
 
-`check` looks at a message where it enters, before anything is made of it. The tables below name every field
-but the flags; a test holds them against the .proto files. Numbers that are stored or added to a clock stay
-far below 2^63, so that sums of them still fit. The ranges are wider than what is sent today, so that the next
-version is still understood; texts that are only shown are cut where they are read, not refused.
+`check` validates a message where it arrives, before anything is computed from it. The tables below name every
+field but the flags; a test compares them with the .proto files. Numbers that are stored or added to a clock
+stay far below 2^63, so that sums of them still fit. The ranges are wider than what is sent today, so that the
+next version is still understood; texts that are only shown are truncated where they are read, not refused.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -42,9 +42,9 @@ from rota.model.limits import (
 from rota.model.names import NAME_HINT, is_label, is_resource
 
 Check = Callable[[Any], None]
-Whole = Callable[[Any], None]  # of a message, where a field alone does not tell
+Whole = Callable[[Any], None]  # a check of a whole message, for rules over several fields
 
-COUNTER_MAX = 2**62  # of messages, readings and bytes
+COUNTER_MAX = 2**62  # of messages, streams and bytes
 TIME_MS_MAX = 2**48  # wall clock: the year 10889
 SPAN_US_MAX = 2**56  # 2,284 years of one core
 ID_LENGTH_MAX = 64  # of jobs, machines and boots
@@ -53,12 +53,12 @@ REPORTS_MAX = 1_000_000  # attempts of one job in one message
 JOBS_MAX = 100_000  # in one message
 OWN_LABELS_MAX = 32  # that an agent adds to those of its configuration
 CHUNK_BYTES_MAX = 4 << 20  # of a log: sixteen times what is sent
-MESSAGE_BYTES_MAX = 64 << 20  # as gRPC is told
+MESSAGE_BYTES_MAX = 64 << 20  # as configured for gRPC
 UINT32_MAX = 2**32 - 1
 
 
 def check(message: Any) -> None:
-    """BadField, naming the field, its value and what would be accepted, if the message holds too much."""
+    """Raise BadField, with the field, its value and what would be accepted, if a message is out of bounds."""
     try:
         _check_fields(message)
     except _OutOfBounds as beyond:
@@ -66,7 +66,7 @@ def check(message: Any) -> None:
 
 
 class _OutOfBounds(Exception):
-    """Some value is beyond its bound; its path grows on the way out, so that it costs nothing before."""
+    """A value is out of bounds. Its path is built as the exception unwinds: valid messages pay nothing."""
 
     def __init__(self, problem: str, hint: str, path: str = "") -> None:
         super().__init__(problem)
@@ -105,7 +105,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A list of them."""
+    """A list of numbers."""
 
     most: int
     least: int = 0
@@ -113,7 +113,7 @@ class Numbers:
 
     def __call__(self, values: Any) -> None:
         _count(values, self.entries)
-        found = values[:]  # a list: to go through that twice is faster than through what it came from once
+        found = values[:]  # a list: iterating it twice is faster than the protobuf container once
         if max(found) > self.most or min(found) < self.least:
             beyond = next(value for value in found if not self.least <= value <= self.most)
             raise _OutOfBounds(f"{beyond} is out of range", f"send {self.least} to {self.most}")
@@ -121,7 +121,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Characters of a text, or bytes."""
+    """A text or bytes of bounded length."""
 
     longest: int = TEXT_LENGTH_MAX
 
@@ -132,7 +132,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class ShortText:
-    """A text that stands in lists and lines: it is short, and a terminal shows it as it is."""
+    """A text for lists and log lines: short and printable."""
 
     longest: int = ID_LENGTH_MAX
 
@@ -156,7 +156,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """A map of resources to how much of each."""
+    """A map of resources to amounts."""
 
     entries: int = RESOURCES_MAX + 4  # the four that every node has
     named: Callable[[str], bool] = is_resource
@@ -191,17 +191,17 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class ByPosition:
-    """A map of places in columns to what few of their rows have."""
+    """A map of row numbers to sparse values: what only few rows of the columns have."""
 
     rule: Check
 
     def __call__(self, values: Mapping[int, Any]) -> None:
         _count(values, REPORTS_MAX)
-        for place, value in values.items():
+        for position, value in values.items():
             try:
                 self.rule(value)
             except _OutOfBounds as beyond:
-                raise beyond.within(f"[{place}]") from None
+                raise beyond.within(f"[{position}]") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,18 +212,18 @@ class Many:
 
     def __call__(self, values: Iterable[Any]) -> None:
         _count(values, self.entries)
-        for place, value in enumerate(values):
+        for position, value in enumerate(values):
             try:
                 _check_fields(value)
             except _OutOfBounds as beyond:
-                raise beyond.within(f"[{place}]") from None
+                raise beyond.within(f"[{position}]") from None
 
 
-one = _check_fields  # a message within another
+nested_message = _check_fields
 
 
-def apart(values: Any) -> None:
-    """Messages that the receiver checks one by one: an odd one harms no other."""
+def checked_later(values: Any) -> None:
+    """Messages that the receiver checks one by one, so that an invalid one does not affect the others."""
     _count(values, JOBS_MAX)
 
 
@@ -233,11 +233,11 @@ def _count(values: Any, most: int) -> None:
 
 
 def columns(*names: str, optional: Iterable[str] = ()) -> Whole:
-    """Entry i of each describes the same row; some may be left out as a whole."""
+    """Parallel lists, entry i of each for the same row; optional ones may be empty."""
 
     def whole(message: Any) -> None:
         length = len(getattr(message, names[0]))
-        for other in (*names[1:], *(one for one in optional if len(getattr(message, one)))):
+        for other in (*names[1:], *(name for name in optional if len(getattr(message, name)))):
             if (found := len(getattr(message, other))) != length:
                 raise _OutOfBounds(f"has {found} entries", f"send {length}, as {names[0]} has", f".{other}")
 
@@ -245,20 +245,20 @@ def columns(*names: str, optional: Iterable[str] = ()) -> Whole:
 
 
 def places(column: str, *names: str) -> Whole:
-    """Keys of these maps are places in that column."""
+    """Maps whose keys are positions in a column."""
 
     def whole(message: Any) -> None:
         length = len(getattr(message, column))
         for name in names:
             beyond = max(getattr(message, name), default=-1)
             if beyond >= length:
-                raise _OutOfBounds(f"{beyond} is no place", f"send places below {length}", f".{name}")
+                raise _OutOfBounds(f"{beyond} is no position", f"send positions below {length}", f".{name}")
 
     return whole
 
 
 def required(name: str, least: int) -> Whole:
-    """A number that counts also when it is not sent."""
+    """A lower bound that also holds if the number is not sent."""
 
     def whole(message: Any) -> None:
         if (value := getattr(message, name)) < least:
@@ -268,7 +268,7 @@ def required(name: str, least: int) -> Whole:
 
 
 def zero_or(name: str, least: int) -> Whole:
-    """A number of which 0 means none."""
+    """A lower bound for a number of which 0 means none."""
 
     def whole(message: Any) -> None:
         if 0 < (value := getattr(message, name)) < least:
@@ -294,14 +294,14 @@ _OFFSETS = Numbers(COUNTER_MAX, entries=STEPS_MAX)
 _FROM_NODE: dict[str, dict[str, Check]] = {
     "FromNode": {
         "n": _COUNTER,
-        "hello": one,
-        "report": one,
-        "beat": one,
-        "leave": one,
-        "drain": one,
-        "away": one,
-        "resubmission": one,
-        "again": one,
+        "hello": nested_message,
+        "report": nested_message,
+        "beat": nested_message,
+        "leave": nested_message,
+        "drain": nested_message,
+        "away": nested_message,
+        "resubmission": nested_message,
+        "again": nested_message,
     },
     "Resubmission": {"job": _JOB, "record": Text(RECORD_BYTES_MAX)},
     "Hello": {
@@ -313,15 +313,15 @@ _FROM_NODE: dict[str, dict[str, Check]] = {
         "labels": Pairs(LABEL_VALUE_MAX, LABELS_MAX + OWN_LABELS_MAX, named=is_label),
         "epoch_seen": Number(EPOCH_MAX),
         "inventory": Many(JOBS_MAX),
-        "drain": one,
+        "drain": nested_message,
         "session": _COUNTER,
     },
-    "Beat": {"load": one},
+    "Beat": {"load": nested_message},
     "Leave": {"reason": Text()},
     "Away": {"reason": Text()},
     "Again": {},
     "Drain": {"reason": Text(), "within_ms": Number(DRAIN_SECONDS_MAX * 1000)},
-    "Report": {"jobs": Many(JOBS_MAX), "load": one},
+    "Report": {"jobs": Many(JOBS_MAX), "load": nested_message},
     "JobClaims": {
         "job": _JOB,
         "index": _INDICES,
@@ -335,9 +335,9 @@ _FROM_NODE: dict[str, dict[str, Check]] = {
         "cpu_us": Numbers(SPAN_US_MAX),
         "peak_kib": Numbers(UINT32_MAX),
         "reasons": ByPosition(Text()),
-        "steps": ByPosition(one),
+        "steps": ByPosition(nested_message),
         "causes": ByPosition(ShortText()),
-        "lives": ByPosition(one),
+        "lives": ByPosition(nested_message),
         "handles": ByPosition(ShortText(NAME_LENGTH_MAX * 8)),
         "versions": ByPosition(Number(UINT32_MAX)),
         "gpus": ByPosition(Number(2**GPUS_MAX - 1)),
@@ -404,16 +404,16 @@ _FROM_NODE: dict[str, dict[str, Check]] = {
 _TO_NODE: dict[str, dict[str, Check]] = {
     "ToNode": {
         "epoch": Number(EPOCH_MAX),
-        "welcome": one,
-        "orders": one,
-        "open_log": one,
-        "close_log": one,
-        "pace": one,
-        "servers": one,
-        "resubmit": one,
-        "open_outputs": one,
-        "alive": one,
-        "trust": one,
+        "welcome": nested_message,
+        "orders": nested_message,
+        "open_log": nested_message,
+        "close_log": nested_message,
+        "pace": nested_message,
+        "servers": nested_message,
+        "resubmit": nested_message,
+        "open_outputs": nested_message,
+        "alive": nested_message,
+        "trust": nested_message,
     },
     "Alive": {"echo": _COUNTER},
     "Resubmit": {"jobs": Texts(ID_LENGTH_MAX, JOBS_MAX)},
@@ -429,12 +429,12 @@ _TO_NODE: dict[str, dict[str, Check]] = {
     "Orders": {
         "echo": _COUNTER,
         "stored": _COUNTER,
-        "jobs": apart,
+        "jobs": checked_later,
         "forget": Texts(ID_LENGTH_MAX, REPORTS_MAX),
     },
     "JobOrders": {
         "job": _JOB,
-        "work": one,
+        "work": nested_message,
         "start_index": _INDICES,
         "start_attempt": _ATTEMPTS,
         "stop_index": _INDICES,
@@ -460,14 +460,14 @@ _TO_NODE: dict[str, dict[str, Check]] = {
         "limits": Amounts(named=bool),
         "steps": Many(STEPS_MAX),
         "files": Pairs(FILES_BYTES_MAX, FILES_MAX, PATH_BYTES_MAX),
-        "container": one,
+        "container": nested_message,
         "lease_ms": Number(LEASE_MS_MAX),
         "version": Number(UINT32_MAX),
-        "sandbox": one,
+        "sandbox": nested_message,
         "stop_signal": Number(64),
-        "restart": one,
-        "check": one,
-        "reports": one,
+        "restart": nested_message,
+        "check": nested_message,
+        "reports": nested_message,
         "record": Text(RECORD_BYTES_MAX),
     },
     "ReportDoor": {
@@ -525,11 +525,15 @@ _TO_NODE: dict[str, dict[str, Check]] = {
 }
 
 _FROM_CONTROLLER: dict[str, dict[str, Check]] = {
-    "ScheduleRequest": {"spec_json": Text(BODY_BYTES_MAX), "idempotency_key": Text(1024), "heard": one},
-    "FollowRequest": {"job": Text(LABEL_VALUE_MAX), "heard": one},
+    "ScheduleRequest": {
+        "spec_json": Text(BODY_BYTES_MAX),
+        "idempotency_key": Text(1024),
+        "heard": nested_message,
+    },
+    "FollowRequest": {"job": Text(LABEL_VALUE_MAX), "heard": nested_message},
     "Heard": {"sequence": ShortText(), "logs": Many(20_000)},
     "LogPosition": {"index": _INDEX, "stream": Text(), "attempt": _ATTEMPT, "offset": _COUNTER},
-    "BulkRequest": {"id": Text(LABEL_VALUE_MAX), "schedule": one, "stop": one},
+    "BulkRequest": {"id": Text(LABEL_VALUE_MAX), "schedule": nested_message, "stop": nested_message},
     "BulkJob": {"spec_json": Text(BODY_BYTES_MAX), "idempotency_key": Text(1024)},
     "StopRequest": {
         "job": Text(LABEL_VALUE_MAX),

@@ -1,4 +1,4 @@
-"""controller.proto <-> model: stages and output of a job, events, the cluster's state, refusals."""
+"""controller.proto <-> model: states and output of a job, events, the state of the cluster, refusals."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -9,11 +9,11 @@ from rota.model.node import NodeLoad
 from rota.model.plan import EventRecord
 from rota.wire.generated import controller_pb2 as pb
 
-AGE_MS_MAX = 2**32 - 1  # what the field holds: 49 days
+AGE_MS_MAX = 2**32 - 1  # the maximum of the field: 49 days
 
 
 class OutputChunk(Protocol):
-    """A piece of one stream of one attempt, or why there is none."""
+    """A chunk of one stream of one attempt, or the reason why there is none."""
 
     @property
     def index(self) -> int: ...
@@ -45,15 +45,15 @@ def stage_to_wire(job: Mapping[str, Any], *, final: bool, sequence: str = "") ->
     return pb.Stage(job=job["id"], stage=stage)
 
 
-def output_to_wire(job: str, piece: OutputChunk) -> pb.Stage:
+def output_to_wire(job: str, chunk: OutputChunk) -> pb.Stage:
     part = pb.LogPart(
-        index=piece.index,
-        attempt=piece.attempt,
-        stream=piece.stream,
-        offset=piece.offset,
-        data=piece.data,
-        missing=piece.missing,
-        reason=piece.reason or "",
+        index=chunk.index,
+        attempt=chunk.attempt,
+        stream=chunk.stream,
+        offset=chunk.offset,
+        data=chunk.data,
+        missing=chunk.missing,
+        reason=chunk.reason or "",
     )
     return pb.Stage(job=job, log=part)
 
@@ -79,7 +79,7 @@ def event_to_wire(sequence: str, at_ms: int, event: EventRecord) -> pb.Event:
 
 
 def node_to_wire(node: Mapping[str, Any], statistics: pb.NodeStatistics | None) -> pb.NodeLine:
-    """From a node as the API shows it, and what it measured, if anything."""
+    """From a node as the API shows it, and its load report, if it has one."""
     return pb.NodeLine(
         **{name: node[name] for name in ("id", "name", "state", "eligibility", "cluster", "labels")},
         capacity=node["capacity"],
@@ -94,12 +94,12 @@ def node_to_wire(node: Mapping[str, Any], statistics: pb.NodeStatistics | None) 
 def statistics_to_wire(
     node: NodeId, load: NodeLoad, *, age_ms: int, running: int, queued: int
 ) -> pb.NodeStatistics:
-    disks = [pb.DiskStatistics(path=one.path, total=one.total, free=one.free) for one in load.disks]
+    disks = [pb.DiskStatistics(path=disk.path, total=disk.total, free=disk.free) for disk in load.disks]
     gpus = [
         pb.GpuStatistics(
-            name=one.name, busy=one.busy, memory_total=one.memory_total, memory_used=one.memory_used
+            name=gpu.name, busy=gpu.busy, memory_total=gpu.memory_total, memory_used=gpu.memory_used
         )
-        for one in load.gpus
+        for gpu in load.gpus
     ]
     return pb.NodeStatistics(
         node=node,
@@ -127,8 +127,8 @@ def job_to_wire(job: Mapping[str, Any]) -> pb.JobLine:
 
 
 def plan_to_wire(plan: Mapping[str, Any], whole: str) -> pb.PlanReply:
-    """From a plan as the API shows it, and the same as JSON."""
-    places = [pb.PlannedPlace(node=one.node, tasks=one.tasks, new=one.new) for one in plan["places"]]
+    """From a plan as the API shows it, and the same as JSON text."""
+    places = [pb.PlannedPlace(node=place.node, tasks=place.tasks, new=place.new) for place in plan["places"]]
     return pb.PlanReply(
         **{name: plan[name] for name in ("outcome", "sentence", "count", "starts")},
         places=places,
@@ -146,7 +146,7 @@ def refusal_to_wire(error: RotaError) -> pb.Refusal:
 
 
 def indices_from_wire(first: Sequence[int], last: Sequence[int], most: int) -> tuple[int, ...]:
-    """Of ranges, at most so many and one more: whoever asks for more is refused by their number."""
+    """Indices of ranges, at most `most` and one more, by which the caller sees that there are too many."""
     found: list[int] = []
     for low, high in zip(first, last, strict=False):
         found += range(low, min(high + 1, low + most + 1 - len(found)))

@@ -1,4 +1,4 @@
-"""agent.proto <-> model: what a service is, and how it lives."""
+"""agent.proto <-> model: restart policy, health check and status of services."""
 
 from rota.model.limits import REASON_LENGTH_MAX
 from rota.model.service import HealthCheck, RestartPolicy, ServiceStatus

@@ -1,4 +1,4 @@
-"""Messages of nodes within those of watcher.proto: bytes -> message, or the field that is wrong."""
+"""Messages of nodes that are embedded in watcher.proto: bytes -> message, or BadField."""
 
 from typing import TypeVar
 
@@ -8,12 +8,12 @@ from rota.model.errors import BadField
 from rota.wire import bounds
 from rota.wire.generated import agent_pb2 as pb
 
-Word = TypeVar("Word", bound=Message)
+M = TypeVar("M", bound=Message)
 
 
-def from_node(word: bytes) -> pb.FromNode:
-    """What a node said; its bounds are checked where it is heard."""
-    return _parsed(pb.FromNode(), word, "word")
+def from_node(message: bytes) -> pb.FromNode:
+    """A message of a node; its bounds are checked where it is handled."""
+    return _parsed(pb.FromNode(), message, "word")
 
 
 def load_of(load: bytes) -> pb.Load:
@@ -22,7 +22,7 @@ def load_of(load: bytes) -> pb.Load:
     return found
 
 
-def _parsed(message: Word, content: bytes, field: str) -> Word:
+def _parsed(message: M, content: bytes, field: str) -> M:
     try:
         message.ParseFromString(content)
     except DecodeError:

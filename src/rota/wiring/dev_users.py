@@ -16,8 +16,8 @@ from pathlib import Path
 
 from rota.config import ConfigError
 from rota.identity.vault import Vault
-from rota.model.addresses import is_loopback
 from rota.model.errors import Conflict
+from rota.model.names import is_loopback
 from rota.runtimes.process import SELF
 from rota.wiring.console import print_line
 from rota.wiring.run_as import check_reachable, may_become_others

@@ -15,7 +15,7 @@ from rota.gateway.registration_service import SchedulerService
 from rota.gateway.run import Gateway
 from rota.identity.tokens import Role
 from rota.identity.vault import Vault
-from rota.model.addresses import is_loopback
+from rota.model.names import is_loopback
 from rota.wiring.listeners.ports import host_of
 
 

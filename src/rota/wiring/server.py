@@ -25,7 +25,7 @@ from rota.apiserver.grpc.service import ControllerService, TokenInterceptor
 from rota.apiserver.http import make_app
 from rota.apiserver.views import certificates
 from rota.config import ServerConfig, ServerOptions, machines_dir, renewal_window, server_config
-from rota.config.etcd import endpoints, plain_text_beyond
+from rota.config.etcd import endpoints, plain_text_endpoint
 from rota.engine.run import Engine
 from rota.identity.audit import AUDIT_FILE, AuditLog
 from rota.identity.authority import CertificateAuthority
@@ -109,7 +109,7 @@ def _print_ready(server: "RunningServer", config: ServerConfig) -> None:
     print_line(f"Rota server ready: api {server.url}, agents {server.addresses.agent}")
     if config.worker_gateway.enabled:
         print_line(gateway_line(server.addresses))
-    if (beyond := plain_text_beyond(config.etcd, config.store)) is not None:
+    if (beyond := plain_text_endpoint(config.etcd, config.store)) is not None:
         print_line(f"  WARNING: plain text to etcd at {beyond}: keys and tokens can be read on the way")
     if server.engine.store.name != MemoryStore.name:
         return

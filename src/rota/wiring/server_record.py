@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from rota.config import ConfigError, ServerConfig
-from rota.model.addresses import is_loopback
+from rota.model.names import is_loopback
 from rota.wiring.listeners.ports import host_of
 
 

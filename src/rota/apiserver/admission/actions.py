@@ -17,6 +17,7 @@ from rota.apiserver.spec.fields import SIGKILL, SIGNAL_NAMES, parse_signal
 from rota.model.amounts import parse_count
 from rota.model.columns import Ranges
 from rota.model.errors import BadField, Conflict
+from rota.model.ids import JobId
 from rota.model.job import JobIntent, JobKind, SentSignal
 from rota.model.limits import BLOCK_TASKS, RESTARTS_MAX, SIGNALS_KEPT
 from rota.model.plan import EventRecord, Instant, Plan
@@ -24,10 +25,10 @@ from rota.model.shape import RunMode
 from rota.model.view import JobView, View
 from rota.rules.phases import FIRST_END, Phase
 
-AdmitAction = Callable[[View, str, object, Caller, Instant], Plan]  # (view, job, body, caller, now)
+AdmitAction = Callable[[View, str, object, Caller, Instant], Plan[JobId]]  # (view, job, body, caller, now)
 
 
-def cancel(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def cancel(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     """Cancel a job, or some of its tasks. The controllers act on the intent and emit the event."""
     given = fields.known_fields(body, ("reason", "indices"))
     job = _find_job(view, ref, caller)
@@ -40,7 +41,7 @@ def cancel(view: View, ref: str, body: object, caller: Caller, now: Instant) -> 
     )
 
 
-def kill(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def kill(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     """Cancel without grace period; with another signal than KILL, only deliver that to running tasks.
 
     Single tasks of a service or a system job are restarted when they are killed; only a cancel ends them.
@@ -58,7 +59,7 @@ def kill(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Pl
     return _send_signal(job, chosen, number, key, caller)
 
 
-def pause(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def pause(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     """Start no more tasks of the job; with `stop`, also stop running ones, which start again on resume."""
     given = fields.known_fields(body, ("stop",))
     stop = fields.flag("stop", given.get("stop", False))
@@ -73,7 +74,7 @@ def pause(view: View, ref: str, body: object, caller: Caller, now: Instant) -> P
     return _write_intent(job, before, intent, f"{caller.name} pauses job {job.spec.id}")
 
 
-def resume(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def resume(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     fields.known_fields(body, ())
     job = _find_job(view, ref, caller)
     require_active(job, "there is nothing to resume")
@@ -101,7 +102,9 @@ def _find_job(view: View, ref: str, caller: Caller) -> JobView:
     return job
 
 
-def _request_end(job: JobView, chosen: list[int] | None, reason: str, now: Instant, *, kill: bool) -> Plan:
+def _request_end(
+    job: JobView, chosen: list[int] | None, reason: str, now: Instant, *, kill: bool
+) -> Plan[JobId]:
     """Request the end of a job or of tasks. A repeat changes nothing, or turns a cancel into a kill."""
     refuse_ended(job, "there is nothing to cancel")
     before = job.intent or JobIntent(job.spec.id)
@@ -128,7 +131,9 @@ def _request_end(job: JobView, chosen: list[int] | None, reason: str, now: Insta
     )
 
 
-def _send_signal(job: JobView, chosen: list[int] | None, number: int, key: str, caller: Caller) -> Plan:
+def _send_signal(
+    job: JobView, chosen: list[int] | None, number: int, key: str, caller: Caller
+) -> Plan[JobId]:
     """Request a signal for running attempts.
 
     They are named by attempt number: an attempt that starts before the signal is delivered must not get it.
@@ -159,7 +164,7 @@ def _send_signal(job: JobView, chosen: list[int] | None, number: int, key: str, 
     )
 
 
-def _write_intent(job: JobView, before: JobIntent, intent: JobIntent, why: str) -> Plan:
+def _write_intent(job: JobView, before: JobIntent, intent: JobIntent, why: str) -> Plan[JobId]:
     # The time alone is no change: a repeated request writes nothing.
     if msgspec.structs.replace(intent, at_ms=before.at_ms) == before:
         return Plan(answer=job.spec.id, fenced=True)

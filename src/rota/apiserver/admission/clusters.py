@@ -37,7 +37,7 @@ AUTO = "auto"
 NEVER = "never"
 
 
-def create(view: View, body: object, caller: Caller) -> Plan:
+def create(view: View, body: object, caller: Caller) -> Plan[str]:
     """Create a cluster. If the same one exists, the request is taken for a repeat whose answer was lost."""
     access.require_cluster_wide(caller, Action.ADD_CLUSTERS)
     given_fields = fields.known_fields(body, ("name", *DESCRIPTION_FIELDS, *SIZE_FIELDS))
@@ -52,7 +52,7 @@ def create(view: View, body: object, caller: Caller) -> Plan:
     return _write_intent(intent, f"{caller.name} creates cluster {name}")
 
 
-def change(view: View, ref: str, body: object, caller: Caller) -> Plan:
+def change(view: View, ref: str, body: object, caller: Caller) -> Plan[str]:
     """Change the size of a cluster, drain it, or open it again."""
     access.require_cluster_wide(caller, Action.CHANGE_CLUSTERS)
     given_fields = fields.known_fields(body, (*SIZE_FIELDS, "drain"))
@@ -69,7 +69,7 @@ def change(view: View, ref: str, body: object, caller: Caller) -> Plan:
     )
 
 
-def delete(view: View, ref: str, caller: Caller) -> Plan:
+def delete(view: View, ref: str, caller: Caller) -> Plan[str]:
     """Drain a cluster, and delete its records when it is empty."""
     access.require_cluster_wide(caller, Action.CHANGE_CLUSTERS)
     before = _changeable_intent(view, ref)
@@ -251,6 +251,6 @@ def _format_changes(given_fields: Mapping[str, Any]) -> str:
     return ", ".join(f"{field} {fields.printable(str(value))[:20]}" for field, value in given_fields.items())
 
 
-def _write_intent(intent: ClusterIntent, why: str) -> Plan:
+def _write_intent(intent: ClusterIntent, why: str) -> Plan[str]:
     event = EventRecord("cluster.wished", why, cluster=intent.name)
     return Plan((intent,), events=(event,), why=why, answer=intent.name)

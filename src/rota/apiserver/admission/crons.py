@@ -34,7 +34,7 @@ _REFUSED_IN_TEMPLATE = {
 }
 
 
-def create(view: View, body: object, caller: Caller, zones: Zones, now: Instant) -> Plan:
+def create(view: View, body: object, caller: Caller, zones: Zones, now: Instant) -> Plan[str]:
     """Create a cron. If the same one exists, the request is taken for a repeat whose answer was lost."""
     cron = _with_namespace_bounds(view, _parse_cron(body, caller, zones, now), body)
     before = view.crons.get(cron.ref)
@@ -55,7 +55,7 @@ def _with_creation_of(before: CronRecord, cron: CronRecord) -> CronRecord:
 
 def change(
     view: View, ref: tuple[str, str], body: object, caller: Caller, *, zones: Zones, now: Instant
-) -> Plan:
+) -> Plan[str]:
     """Replace a cron as a whole. Runs that the new schedule would have had before now are not made up for."""
     given_fields = fields.known_fields(body, CRON_BODY_FIELDS)
     before = find_cron(view, *ref, caller)
@@ -71,14 +71,14 @@ def change(
     return written.but(puts=(runs.status, *written.puts))
 
 
-def pause(view: View, ref: tuple[str, str], caller: Caller) -> Plan:
+def pause(view: View, ref: tuple[str, str], caller: Caller) -> Plan[str]:
     cron = _find_changeable(view, ref, caller)
     if cron.paused:
         return Plan(answer=cron.ref, fenced=True)
     return _write_cron(msgspec.structs.replace(cron, paused=True), f"{caller.name} pauses cron {cron.name}")
 
 
-def resume(view: View, ref: tuple[str, str], caller: Caller, now: Instant) -> Plan:
+def resume(view: View, ref: tuple[str, str], caller: Caller, now: Instant) -> Plan[str]:
     """Resume a cron. Runs that were due during the pause are not made up for."""
     cron = _find_changeable(view, ref, caller)
     if not cron.paused:
@@ -91,7 +91,9 @@ def resume(view: View, ref: tuple[str, str], caller: Caller, now: Instant) -> Pl
     return written.but(puts=(runs.status, *written.puts))
 
 
-def run(view: View, ref: tuple[str, str], caller: Caller, now: Instant, key: str | None = None) -> Plan:
+def run(
+    view: View, ref: tuple[str, str], caller: Caller, now: Instant, key: str | None = None
+) -> Plan[SubmitResult]:
     """Run a cron now, beside its schedule, paused or not. Requests with the same key create one job."""
     cron = _find_changeable(view, ref, caller)
     requested = msgspec.structs.replace(cron.template, name=f"cron {cron.name}", namespace=cron.namespace)
@@ -108,10 +110,10 @@ def run(view: View, ref: tuple[str, str], caller: Caller, now: Instant, key: str
         raise Conflict(skipped.reason, hint=hint)
     plan, job = runs.plan(), runs.status.runs[-1].job
     keys = () if key is None else (SubmitKey(cron.namespace, key, job, spec_digest(requested)),)
-    return plan.but(puts=(*plan.puts, *keys), answer=SubmitResult(job, new=True))
+    return plan.but(puts=(*plan.puts, *keys)).answering(SubmitResult(job, new=True))
 
 
-def delete(view: View, ref: tuple[str, str], caller: Caller) -> Plan:
+def delete(view: View, ref: tuple[str, str], caller: Caller) -> Plan[str]:
     """Delete a cron. Its jobs stay, and continue to run."""
     cron = _find_changeable(view, ref, caller)
     why = f"{caller.name} deletes cron {cron.name}"
@@ -149,7 +151,7 @@ def _with_namespace_bounds(view: View, cron: CronRecord, body: object) -> CronRe
     return msgspec.structs.replace(cron, template=template)
 
 
-def _write_cron(cron: CronRecord, why: str) -> Plan:
+def _write_cron(cron: CronRecord, why: str) -> Plan[str]:
     return Plan((cron,), events=(_changed_event(cron, why),), why=why, answer=cron.ref)
 
 

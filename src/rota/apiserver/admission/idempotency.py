@@ -28,7 +28,7 @@ def idempotent(admit: AdmitAction, given_key: str | None) -> AdmitAction:
     if key is None:
         return admit
 
-    def admitted(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+    def admitted(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
         job = find_job(view, ref, caller)
         name = f"{caller.name}:{key}"  # two users may choose the same key
         if job.intent is not None and name in job.intent.requests:

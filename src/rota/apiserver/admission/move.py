@@ -17,10 +17,9 @@ from rota.apiserver.lookup import find_job, find_node
 from rota.apiserver.spec import fields
 from rota.model.columns import Ranges
 from rota.model.errors import Conflict
-from rota.model.ids import NodeId
-from rota.model.job import JobIntent, JobKind
+from rota.model.ids import JobId, NodeId
+from rota.model.job import JobIntent, JobKind, MoveOrder
 from rota.model.limits import MOVES_MAX, NAME_LENGTH_MAX
-from rota.model.move import MoveOrder
 from rota.model.plan import EventRecord, Instant, Plan
 from rota.model.shape import RunMode
 from rota.model.view import JobView, NodeView, View
@@ -45,7 +44,7 @@ class _MoveRequest(NamedTuple):
 def move_admission(why_not: WhyNotMoved) -> AdmitAction:
     """The admission of moves; `why_not` is the scheduler's check that the tasks fit elsewhere."""
 
-    def move(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+    def move(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
         given = fields.known_fields(body, ("indices", "to"))
         job = find_job(view, ref, caller)
         access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
@@ -133,7 +132,7 @@ def _disruption_limit(job: JobView) -> _DisruptionLimit | None:
     return None if spec.gang else min(bounds, default=None)
 
 
-def _write_orders(view: View, job: JobView, order: _MoveRequest, caller: Caller, now: Instant) -> Plan:
+def _write_orders(view: View, job: JobView, order: _MoveRequest, caller: Caller, now: Instant) -> Plan[JobId]:
     spec, before, live = job.spec, job.intent or JobIntent(job.spec.id), live_attempts(job)
     stopped = live if spec.gang else order.leaving
     goes_to = None if order.target is None else order.target.spec.id

@@ -14,7 +14,7 @@ NAMESPACES_MAX = 10_000  # each is a record that stays until it is deleted
 WEIGHT_MAX = 1000  # relative to 1, the default: for more there are quotas
 
 
-def set_namespace(view: View, name: str, body: object, caller: Caller) -> Plan:
+def set_namespace(view: View, name: str, body: object, caller: Caller) -> Plan[str]:
     """Replace quota and weight as a whole: what is left out is no quota, and a weight of 1.
 
     Defaults and bounds stay when they are left out, since an older client does not know them.
@@ -45,7 +45,7 @@ def _parse_defaults(value: object) -> dict[str, int]:
     }
 
 
-def delete_namespace(view: View, name: str, caller: Caller) -> Plan:
+def delete_namespace(view: View, name: str, caller: Caller) -> Plan[str]:
     """Delete the record of a namespace only: its jobs continue, without a quota."""
     access.require_cluster_wide(caller, Action.CHANGE_NAMESPACES)
     if name not in view.namespaces:

@@ -27,9 +27,8 @@ from rota.model.limits import (
     REPORT_MOST_MS,
 )
 from rota.model.names import LABEL, is_label
-from rota.model.node import Connection, Eligibility, NodeIntent, NodeSpec
+from rota.model.node import Connection, Eligibility, NodeIntent, NodeSpec, ReportInterval
 from rota.model.plan import EventRecord, Instant, Plan
-from rota.model.report_interval import ReportInterval
 from rota.model.view import NodeView, View, keys_of_node
 
 _LABEL_FIELDS, _TAINT_FIELDS = ("label", "unlabel"), ("taint", "untaint")
@@ -52,7 +51,7 @@ NO_DRAIN_DEADLINE = DrainDeadline()
 
 def set_node_eligibility(
     view: View, ref: str, eligibility: Eligibility, caller: Caller, drain: DrainDeadline = NO_DRAIN_DEADLINE
-) -> Plan:
+) -> Plan[NodeId]:
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
     node = find_node(view, ref)
     if node.revoked:
@@ -74,7 +73,7 @@ def set_node_eligibility(
     return Plan((changed,), events=tuple(events), why=why, answer=node.spec.id)
 
 
-def drain_node(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def drain_node(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[NodeId]:
     """Drain a node. Without a deadline its tasks may end; `force` without one evicts them immediately."""
     given_fields = fields.known_fields(body, ("deadline_seconds", "force"))
     everything = fields.flag("force", given_fields.get("force", False))
@@ -89,7 +88,7 @@ def drain_node(view: View, ref: str, body: object, caller: Caller, now: Instant)
     return set_node_eligibility(view, ref, Eligibility.DRAINING, caller, drain)
 
 
-def delete_node(view: View, ref: str, caller: Caller) -> Plan:
+def delete_node(view: View, ref: str, caller: Caller) -> Plan[NodeId]:
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
     node = find_node(view, ref)
     is_down = node.status is None or node.status.state in (NodeState.LOST, NodeState.LEFT)
@@ -111,7 +110,7 @@ def _refuse_while_leased(view: View, node: NodeView) -> None:
         )
 
 
-def delete_node_records(node: NodeView, why: str) -> Plan:
+def delete_node_records(node: NodeView, why: str) -> Plan[NodeId]:
     event = EventRecord("node.changed", why, node=node.spec.id)
     # A delete wakes no reconciler: the intent is written first, so that tasks placed there are decided again.
     last_intent = node.intent or NodeIntent(node.spec.id)
@@ -120,7 +119,9 @@ def delete_node_records(node: NodeView, why: str) -> Plan:
     )
 
 
-def enroll_node(view: View, name: str, labels: Mapping[str, str], cluster: str, now: Instant) -> Plan:
+def enroll_node(
+    view: View, name: str, labels: Mapping[str, str], cluster: str, now: Instant
+) -> Plan[NodeSpec]:
     """Create a node with an id that was never used before, and a name that no other node has."""
     check_enrolling_machine(view, cluster, labels)
     number = view.counters.nodes + 1
@@ -143,7 +144,7 @@ def _unused_name(view: View, name: str) -> str:
     return f"{short}-{number}"
 
 
-def revoke_node(view: View, ref: str, caller: Caller, now: Instant, usable_ms: int) -> Plan:
+def revoke_node(view: View, ref: str, caller: Caller, now: Instant, usable_ms: int) -> Plan[NodeId]:
     """Refuse the certificate of a node from now on.
 
     `usable_ms` is how long a certificate that is signed now could be shown or renewed. The record is kept for
@@ -168,7 +169,7 @@ def revoke_node(view: View, ref: str, caller: Caller, now: Instant, usable_ms: i
     return Plan((intent,), events=(event,), why=why, answer=node.spec.id)
 
 
-def change_node(view: View, ref: str, body: object, caller: Caller) -> Plan:
+def change_node(view: View, ref: str, body: object, caller: Caller) -> Plan[NodeId]:
     given_fields = fields.known_fields(body, (*_TAINT_FIELDS, *_LABEL_FIELDS))
     plans = []
     if not any(name in given_fields for name in _LABEL_FIELDS) or any(
@@ -193,7 +194,7 @@ def change_node(view: View, ref: str, body: object, caller: Caller) -> Plan:
     )
 
 
-def label_node(view: View, ref: str, given_fields: Mapping[str, object], caller: Caller) -> Plan:
+def label_node(view: View, ref: str, given_fields: Mapping[str, object], caller: Caller) -> Plan[NodeId]:
     """Change the granted labels of a node: `label` adds or replaces values, `unlabel` removes keys."""
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
     added = fields.granted_labels("label", given_fields.get("label", {}))
@@ -229,7 +230,7 @@ def _parse_keys(value: object) -> list[str]:
     return keys
 
 
-def taint_node(view: View, ref: str, body: object, caller: Caller) -> Plan:
+def taint_node(view: View, ref: str, body: object, caller: Caller) -> Plan[NodeId]:
     """Change the taints of a node: `taint` adds or replaces, `untaint` removes by key or by key and value."""
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
     given_fields = fields.known_fields(body, ("taint", "untaint"))
@@ -284,7 +285,7 @@ def _matches(term: str, taint: str) -> bool:
     return term in (taint, _taint_key(taint))
 
 
-def release_brake(view: View, body: object, caller: Caller, now: Instant) -> Plan:
+def release_brake(view: View, body: object, caller: Caller, now: Instant) -> Plan[list[str]]:
     """Confirm that silent nodes are lost: those named, or all. Their tasks may then start elsewhere.
 
     The confirmation carries the time: it does not hold for a node that reports later and is silent again.
@@ -312,7 +313,9 @@ def _find_named_nodes(view: View, value: object) -> list[NodeView]:
     return [find_node(view, ref) for ref in value]
 
 
-def set_report_interval(before: ReportInterval, least_ms: int, most_ms: int, caller: Caller) -> Plan:
+def set_report_interval(
+    before: ReportInterval, least_ms: int, most_ms: int, caller: Caller
+) -> Plan[ReportInterval]:
     """Set the bounds of the load report interval; 0 for both: as configured."""
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
     hint = f"write {REPORT_LEAST_MS} to {REPORT_MOST_MS}, or 0 for both"

@@ -16,6 +16,7 @@ from rota.apiserver.spec import fields
 from rota.apiserver.streams.event_cursor import EventCursor
 from rota.model.columns import Ranges
 from rota.model.errors import BadField, Conflict, NotAllowed, QueueFull
+from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.limits import ANSWERS_MAX, BLOCK_TASKS
 from rota.model.plan import EventRecord, Instant, Plan
@@ -34,7 +35,7 @@ class LossResolution(msgspec.Struct, frozen=True):
     decision: str
 
 
-def resolve_losses(view: View, request: LossResolution, caller: Caller) -> Plan:
+def resolve_losses(view: View, request: LossResolution, caller: Caller) -> Plan[JobId]:
     """The decision of the job's recovery controller on lost tasks."""
     job = find_job(view, request.job, caller)
     access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
@@ -49,7 +50,7 @@ def resolve_losses(view: View, request: LossResolution, caller: Caller) -> Plan:
     )
 
 
-def resolve_losses_by_user(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def resolve_losses_by_user(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     """A decision by hand, in place of the controller: on all unresolved tasks of a job, or some of them."""
     del now
     given = fields.known_fields(body, ("indices", "word"))
@@ -84,7 +85,9 @@ def _was_decided(job: JobView, index: int, decision: RecoveryDecision) -> bool:
     return last is not None and last.word is decision and (loss is None or loss.attempt == last.attempt)
 
 
-def _write_answers(job: JobView, attempts: dict[int, int], decision: RecoveryDecision, who: str) -> Plan:
+def _write_answers(
+    job: JobView, attempts: dict[int, int], decision: RecoveryDecision, who: str
+) -> Plan[JobId]:
     if not attempts:
         return Plan(answer=job.spec.id, fenced=True)
     answers = {index: RecoveryAnswer(attempt, decision) for index, attempt in attempts.items()}
@@ -183,7 +186,7 @@ SUBSCRIBERS_MAX = 1000  # each is a record that is never deleted
 
 def acknowledge_events(
     known: Mapping[str, Subscriber], name: str, revision: int, index: int, owner: str = ""
-) -> Plan:
+) -> Plan[Subscriber]:
     """Advance the cursor of a subscriber. It never moves back: a late or repeated request changes nothing.
 
     The cursor of an earlier owner of the name is replaced by one of the caller.
@@ -204,7 +207,9 @@ def subscriber_name(caller: Caller, name: str) -> str:
     return f"{caller.name}:{fields.name('subscriber', name)}"
 
 
-def subscribe(known: Mapping[str, Subscriber], name: str, now: EventCursor, owner: str = "") -> Plan:
+def subscribe(
+    known: Mapping[str, Subscriber], name: str, now: EventCursor, owner: str = ""
+) -> Plan[Subscriber]:
     """The cursor that a subscriber continues from: its acknowledged one, or now for a new subscriber.
 
     It is fenced: a deposed leader may know an older cursor only, and must not answer with it.

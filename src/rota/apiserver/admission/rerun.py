@@ -28,7 +28,9 @@ class RerunSelection(NamedTuple):
     key: str | None = None  # idempotency key
 
 
-def rerun_job(view: View, ref: str, wanted: RerunSelection, caller: Caller, now: Instant) -> Plan:
+def rerun_job(
+    view: View, ref: str, wanted: RerunSelection, caller: Caller, now: Instant
+) -> Plan[SubmitResult]:
     """Submit an ended job again. Tasks keep their indices; with `failed`, succeeded ones are carried over."""
     given, key = fields.known_fields(wanted.body, ("failed",)), wanted.key
     job = find_job(view, ref, caller)

@@ -14,6 +14,7 @@ from rota.apiserver.spec import fields
 from rota.model.amounts import parse_count
 from rota.model.columns import Ranges, ints
 from rota.model.errors import BadField, Conflict
+from rota.model.ids import JobId
 from rota.model.job import JobIntent
 from rota.model.lifecycle import TaskState
 from rota.model.limits import BLOCK_TASKS, RESTARTS_MAX
@@ -22,7 +23,7 @@ from rota.model.shape import RunMode
 from rota.model.view import JobView, View
 
 
-def restart_tasks(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def restart_tasks(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     """Restart the live tasks, or those of them that are named."""
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
@@ -45,7 +46,7 @@ def restart_tasks(view: View, ref: str, body: object, caller: Caller, now: Insta
     return Plan((intent,), events=(event,), why=why, answer=job.spec.id)
 
 
-def kill_and_restart_tasks(job: JobView, wanted: list[int], caller: Caller, now: Instant) -> Plan:
+def kill_and_restart_tasks(job: JobView, wanted: list[int], caller: Caller, now: Instant) -> Plan[JobId]:
     """Kill tasks of a service or system job without grace period; they are started again."""
     live, before = _live_numbers(job), job.intent or JobIntent(job.spec.id)
     chosen = {index: live[index] for index in wanted if index in live}
@@ -85,7 +86,7 @@ def _require_restartable(job: JobView) -> None:
         raise Conflict(f"job {job.spec.id} runs at_most_once", hint="cancel it, and submit it again")
 
 
-def release_tasks(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def release_tasks(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     """Release tasks from quarantine: they start again, at the risk of taking another node down."""
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)

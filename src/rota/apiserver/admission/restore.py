@@ -11,12 +11,12 @@ import msgspec
 
 from rota.apiserver import access
 from rota.apiserver.access import Action, Caller
+from rota.model.adoption import Restored
 from rota.model.errors import Conflict
 from rota.model.ids import Key
 from rota.model.job import Counters, JobIntent, JobSpec, JobStatus
 from rota.model.limits import RESTORE_NUMBERS
 from rota.model.plan import EventRecord, Instant, Plan, Record
-from rota.model.restored import Restored
 from rota.model.shape import RunMode
 from rota.model.view import View
 
@@ -36,7 +36,7 @@ def restored_records(records: Iterable[Record], taken_at_ms: int, now: Instant) 
     return [*(known | {record.key: record for record in changed}).values()]
 
 
-def accept_nodes(view: View, caller: Caller, seen_epoch: int, epoch: int, now: Instant) -> Plan:
+def accept_nodes(view: View, caller: Caller, seen_epoch: int, epoch: int, now: Instant) -> Plan[Restored]:
     """The operator's confirmation that no other server leads these nodes: they may follow this one.
 
     Tasks may still run under leases of the previous leader. They end by themselves; no handshake of a node is

@@ -35,7 +35,9 @@ class ResultReported(NamedTuple):
     is_new: bool  # False: an equal result was reported before
 
 
-def report_result(view: View, name: AttemptRef, body: object, caller: Caller, now: Instant) -> Plan:
+def report_result(
+    view: View, name: AttemptRef, body: object, caller: Caller, now: Instant
+) -> Plan[ResultReported]:
     parsed = _parse_result(body)
     job = _find_job(view, name, caller)
     index = task_index(job, name.task)

@@ -43,7 +43,7 @@ def submit_job(
     now: Instant,
     *,
     controller: str | None = None,
-) -> Plan:
+) -> Plan[SubmitResult]:
     """Admit a new job, or find the one that an earlier submit with this key has created.
 
     `controller` is the subscriber that recovers the job. It is not compared under the key: it may depend on
@@ -96,7 +96,7 @@ def require_capacity(view: View) -> None:
         raise QueueFull(f"{view.unfinished} jobs have not ended yet", hint="wait until some have ended")
 
 
-def delete_job(view: View, ref: str, caller: Caller) -> Plan:
+def delete_job(view: View, ref: str, caller: Caller) -> Plan[JobId]:
     """Delete the records of an ended job, except its submit key.
 
     The key stays, so that a late repeat of the submit does not create a second job.

@@ -18,15 +18,16 @@ from rota.apiserver.spec import fields, job_body
 from rota.apiserver.spec.consistency import refuse_affinity_cycle
 from rota.apiserver.spec.job import BUILT_IN_RESOURCES, SPEC_ATTRIBUTES, SPEC_FIELDS, check_spec, parse_spec
 from rota.model.errors import BadField, Conflict
-from rota.model.job import JobIntent, JobKind, JobSpec, resized
-from rota.model.need_origin import NeedOrigin
+from rota.model.ids import JobId
+from rota.model.job import JobIntent, JobKind, JobSpec, NeedOrigin, resized
 from rota.model.plan import EventRecord, Instant, Plan, Record
-from rota.model.rollout import JobPreviousVersion, plan_rollback, previous_version
+from rota.model.rollout import JobPreviousVersion
 from rota.model.shape import RunMode
-from rota.model.system_job import begun
+from rota.model.task import begun
 from rota.model.view import JobView, View
 from rota.rules.namespace_bounds import check_update
 from rota.rules.needs import assess_needs, with_origins
+from rota.rules.rollback import plan_rollback, previous_version
 
 IMMUTABLE_FIELDS = ("name", "namespace", "kind", "after", "cluster")
 IMMEDIATE_FIELDS = frozenset(
@@ -53,7 +54,9 @@ class UpdateResult(NamedTuple):
     from_next_attempt: tuple[str, ...]  # changed fields that apply from the next attempt of a task on
 
 
-def update_job(view: View, ref: str, request: UpdateRequest, caller: Caller, now: Instant) -> Plan:
+def update_job(
+    view: View, ref: str, request: UpdateRequest, caller: Caller, now: Instant
+) -> Plan[UpdateResult]:
     """Admit an update. One that changes nothing is accepted without its precondition.
 
     A client whose answer was lost can therefore repeat the update with the same `if_version`.
@@ -172,7 +175,7 @@ def _replacement_intent(job: JobView, spec: JobSpec, request: UpdateRequest) -> 
     return None if intent == before else intent
 
 
-def rollback_job(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan:
+def rollback_job(view: View, ref: str, body: object, caller: Caller, now: Instant) -> Plan[JobId]:
     """Return a service to its previous version. It can be done once per update."""
     del now
     fields.known_fields(body, ())
@@ -189,7 +192,7 @@ def rollback_job(view: View, ref: str, body: object, caller: Caller, now: Instan
     parse_spec(job_body.spec_to_body(back.spec))
     refuse_affinity_cycle(view, back.spec)
     check_update(view, job.spec, back.spec)
-    target = f"its state before version {back.wish.back_from}"
+    target = f"its state before version {back.intent.back_from}"
     why = f"{caller.name} rolls job {job.spec.id} back to {target}, as version {back.spec.version}"
     event = EventRecord("job.rollout", why, job=job.spec.id, state="back")
     return Plan(tuple(back), events=(event,), why=why, answer=job.spec.id)

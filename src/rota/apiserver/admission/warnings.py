@@ -13,9 +13,8 @@ from typing import NamedTuple
 from rota.apiserver.spec.placement import LABEL_SHORTHANDS
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU, show_amount
 from rota.model.columns import Array
-from rota.model.container import RUNTIME
+from rota.model.container import RUNTIME, SANDBOX
 from rota.model.job import JobSpec
-from rota.model.sandbox import SANDBOX
 from rota.model.shape import Constraint, Op, is_repelled
 from rota.model.view import View
 

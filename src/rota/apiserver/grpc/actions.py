@@ -17,7 +17,6 @@ from rota.apiserver.views import jobs
 from rota.apiserver.views.nodes import node_eligibility
 from rota.engine.state.mirror import Mirror
 from rota.model.errors import NotFound
-from rota.model.ids import JobId, NodeId
 from rota.wire.controller import plan_to_wire
 from rota.wire.generated import controller_pb2 as pb
 
@@ -27,9 +26,7 @@ JobActionRequest = pb.PauseRequest | pb.ResumeRequest | pb.RestartRequest | pb.M
 async def act_on_job(api: Api, caller: Caller, request: JobActionRequest) -> pb.OrderReply:
     admit, body = _admission(api, request)
     admit = idempotent(admit, request.idempotency_key or None)
-    job: JobId = await api.engine.ask(
-        "apiserver", lambda view, now: admit(view, request.job, body, caller, now)
-    )
+    job = await api.engine.ask("apiserver", lambda view, now: admit(view, request.job, body, caller, now))
 
     def read(mirror: Mirror) -> pb.OrderReply:
         if job not in mirror.jobs:
@@ -55,7 +52,7 @@ def _admission(api: Api, request: JobActionRequest) -> tuple[AdmitAction, Mappin
 async def drain_node(api: Api, caller: Caller, request: pb.DrainRequest) -> pb.DrainReply:
     deadline_seconds = request.deadline_ms / 1000 if request.HasField("deadline_ms") else None
     body = {"deadline_seconds": deadline_seconds, "force": request.force}
-    node: NodeId = await api.engine.ask(
+    node = await api.engine.ask(
         "apiserver", lambda view, now: node_actions.drain_node(view, request.node, body, caller, now)
     )
 

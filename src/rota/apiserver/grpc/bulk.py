@@ -129,23 +129,22 @@ async def submit_job(api: Api, caller: Caller, spec_json: str, key: str) -> subm
         raise Rejected("the spec is too large", hint=f"send at most {BODY_BYTES_MAX} bytes")
     body = with_named_controller(decode_json(raw))
 
-    def command(view: View, now: Instant) -> Plan:
+    def command(view: View, now: Instant) -> Plan[submission.SubmitResult]:
         require_valid_token(api.vault, caller)  # it may have been revoked since this stream was opened
         controller = default_controller(view, body, caller, now)
         return submission.submit_job(view, body, caller, key or None, now, controller=controller)
 
-    done: submission.SubmitResult = await api.engine.ask("apiserver", command)
-    return done
+    return await api.engine.ask("apiserver", command)
 
 
 async def stop_job(api: Api, caller: Caller, request: pb.StopRequest) -> pb.StopReply:
     admit, body = _stop_action(request)
 
-    def command(view: View, now: Instant) -> Plan:
+    def command(view: View, now: Instant) -> Plan[JobId]:
         require_valid_token(api.vault, caller)
         return admit(view, request.job, body, caller, now)
 
-    job: JobId = await api.engine.ask("apiserver", command)
+    job = await api.engine.ask("apiserver", command)
     state = await api.engine.read(lambda mirror: jobs.state_of(mirror.jobs[job]))
     return pb.StopReply(state=state.value)
 

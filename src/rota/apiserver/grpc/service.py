@@ -24,7 +24,7 @@ from rota.apiserver.admission.recovery import (
     subscribe,
     subscriber_name,
 )
-from rota.apiserver.admission.update import UpdateRequest, UpdateResult
+from rota.apiserver.admission.update import UpdateRequest
 from rota.apiserver.api import Api, wall_ms
 from rota.apiserver.authentication import Unauthenticated, authenticate_token, while_token_valid
 from rota.apiserver.grpc import actions, snapshot
@@ -44,7 +44,6 @@ from rota.model.errors import BadField, Bug, RotaError
 from rota.model.ids import JobId
 from rota.model.limits import ANSWERS_MAX, NAME_LENGTH_MAX
 from rota.model.plan import Plan
-from rota.model.report_interval import ReportInterval
 from rota.model.subscriber import Subscriber
 from rota.wire import bounds, service_names
 from rota.wire.controller import event_to_wire, indices_from_wire
@@ -174,7 +173,7 @@ class ControllerService(ControllerServicer):
             version = request.if_version if request.HasField("if_version") else None
             body = fields.decode_json(request.fields_json.encode())
             wanted = UpdateRequest(body, version, request.replace, request.max_parallel or None)
-            done: UpdateResult = await self._api.engine.ask(
+            done = await self._api.engine.ask(
                 "apiserver",
                 lambda view, now: update.update_job(view, request.job, wanted, caller, now),
             )
@@ -283,7 +282,7 @@ class ControllerService(ControllerServicer):
     async def SetPace(self, request: pb.SetPaceRequest, context: Context) -> pb.PaceReply:
         async with self._serve_call(context, "set pace", "nodes", request) as caller:
             engine = self._api.engine
-            interval: ReportInterval = await engine.ask(
+            interval = await engine.ask(
                 "apiserver",
                 lambda *_: set_report_interval(
                     engine.mirror.report_interval, request.least_ms, request.most_ms, caller
@@ -329,7 +328,7 @@ class ControllerService(ControllerServicer):
         # Ordering: taken before the command, so that a new subscriber misses no event committed meanwhile.
         now = self._api.event_hub.latest_cursor()
 
-        def decide(*_: object) -> Plan:
+        def decide(*_: object) -> Plan[Subscriber]:
             known = engine.mirror.subscribers
             return (
                 subscribe(known, name, now, caller.owner)
@@ -337,8 +336,7 @@ class ControllerService(ControllerServicer):
                 else acknowledge_events(known, name, at.revision, at.index, caller.owner)
             )
 
-        stored: Subscriber = await engine.ask("apiserver", decide)
-        return stored
+        return await engine.ask("apiserver", decide)
 
     @contextmanager
     def _mark_present(self, caller: Caller, subscriber: str) -> Iterator[None]:

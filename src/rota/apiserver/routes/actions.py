@@ -9,7 +9,7 @@ from rota.apiserver.admission import actions, recovery, restart, update
 from rota.apiserver.admission.actions import AdmitAction
 from rota.apiserver.admission.idempotency import idempotent
 from rota.apiserver.admission.move import move_admission
-from rota.apiserver.admission.update import UpdateRequest, UpdateResult
+from rota.apiserver.admission.update import UpdateRequest
 from rota.apiserver.responses import api_of, caller_of, json_body, json_response, set_audit_target
 from rota.apiserver.views import jobs
 from rota.engine.state.mirror import Mirror
@@ -58,7 +58,7 @@ async def update_job(request: Request) -> Response:
     """Change the spec, on top of the version in If-Match if there is one."""
     api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
     wanted = _parse_update(request, await json_body(request))
-    done: UpdateResult = await api.engine.ask(
+    done = await api.engine.ask(
         "apiserver", lambda view, now: update.update_job(view, ref, wanted, caller, now)
     )
     set_audit_target(request, f"job {done.job.id}")
@@ -71,7 +71,7 @@ async def _act(request: Request, admit: AdmitAction) -> Response:
     api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
     body = await json_body(request)
     admit = idempotent(admit, request.headers.get("idempotency-key"))
-    job: JobId = await api.engine.ask("apiserver", lambda view, now: admit(view, ref, body, caller, now))
+    job = await api.engine.ask("apiserver", lambda view, now: admit(view, ref, body, caller, now))
     set_audit_target(request, f"job {job}")
     return json_response(await api.engine.read(lambda mirror: _job_json(mirror, job, caller)), 202)
 

@@ -6,7 +6,6 @@ from starlette.responses import Response
 from rota.apiserver import responses
 from rota.apiserver.access import Caller, can_see
 from rota.apiserver.admission import crons
-from rota.apiserver.admission.submission import SubmitResult
 from rota.apiserver.openapi.crons import CRON_FIELDS, CRON_LINE_FIELDS
 from rota.apiserver.responses import api_of, caller_of, json_body, json_response, no_content, set_audit_target
 from rota.apiserver.routes.resource import ReadContext, Representation, Resource
@@ -16,7 +15,7 @@ from rota.apiserver.views.job_spec import readable_spec, spec_json
 from rota.apiserver.views.pages import Json
 from rota.engine.state.mirror import Mirror
 from rota.engine.time_zones import zone
-from rota.model.calendar import MINUTE_MS
+from rota.model.amounts import MINUTE_MS
 from rota.model.cron import CronRecord, CronRun
 from rota.model.errors import Rejected
 from rota.model.view import View
@@ -68,9 +67,7 @@ async def run_cron(request: Request) -> Response:
     """Submit the cron's job now, besides its schedule, and show that job."""
     caller, name = caller_of(request), _namespace_and_name(request)
     engine, key = api_of(request).engine, request.headers.get("idempotency-key")
-    done: SubmitResult = await engine.ask(
-        "apiserver", lambda view, now: crons.run(view, name, caller, now, key)
-    )
+    done = await engine.ask("apiserver", lambda view, now: crons.run(view, name, caller, now, key))
     set_audit_target(request, f"job {done.job}")
     shown = await engine.read(lambda mirror: jobs.job_json(mirror, mirror.jobs[done.job], caller))
     return json_response(shown, 201 if done.new else 200)

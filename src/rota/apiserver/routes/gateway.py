@@ -84,7 +84,7 @@ async def start_on_worker(request: Request) -> Response:
         spec = {"command": [command], "name": job_id, "on": node, "cpu": SMALL_CPU, "env": env}
         return submission.submit_job(view, {**spec, "recovery": "none"}, caller, None, now)
 
-    done: submission.SubmitResult = await api.engine.ask("apiserver", submit)
+    done = await api.engine.ask("apiserver", submit)
     set_audit_target(request, f"job {done.job}")
     try:
         await _wait_until_started(api, done.job)

@@ -31,7 +31,7 @@ JOBS_PAGE_MAX = 1000
 async def submit_job(request: Request) -> Response:
     api, caller, body = api_of(request), caller_of(request), await json_body(request)
     key = request.headers.get("idempotency-key")
-    done: submission.SubmitResult = await api.engine.ask(
+    done = await api.engine.ask(
         "apiserver", lambda view, now: submission.submit_job(view, body, caller, key, now)
     )
     # Let the commit hooks send their orders to nodes before this response is written: work starts sooner.
@@ -56,7 +56,7 @@ async def submit_job(request: Request) -> Response:
 async def rerun_job(request: Request) -> Response:
     api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
     selection = RerunSelection(await json_body(request), request.headers.get("idempotency-key"))
-    done: submission.SubmitResult = await api.engine.ask(
+    done = await api.engine.ask(
         "apiserver", lambda view, now: rerun.rerun_job(view, ref, selection, caller, now)
     )
     set_audit_target(request, f"job {done.job}")

@@ -167,7 +167,7 @@ async def enroll(request: Request) -> Response:
         # Only this server's address: a watcher connects to servers, which it learns from the leader, never to
         # other watchers, which agent_addresses() would include.
         return json_response(_enrolled_json(api, watcher.id, name, certificate, [api.addresses.agent]), 201)
-    spec: NodeSpec = await api.engine.ask(
+    spec = await api.engine.ask(
         "apiserver", lambda view, now: enroll_node(view, name, token.labels, token.cluster, now)
     )
     set_audit_target(request, f"node {spec.id} {spec.name}")

@@ -16,8 +16,7 @@ from rota.apiserver.spec.quantities import bounds_json, quantities_json, usage_j
 from rota.apiserver.views.pages import Json
 from rota.engine.state.mirror import Mirror
 from rota.model.errors import NotFound
-from rota.model.namespace import NamespaceRecord
-from rota.model.usage import NamespaceUsage
+from rota.model.namespace import NamespaceRecord, NamespaceUsage
 from rota.model.view import View
 
 NAMESPACES_PAGE_MAX = 10_000  # all that there may be

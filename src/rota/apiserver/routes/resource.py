@@ -84,18 +84,18 @@ class Resource(Generic[T]):
         ref, only = self.ref_of(request), pages.chosen_fields(request.query_params, self.shown.fields)
         return await self._respond(request, ref, 200, only)
 
-    async def create(self, request: Request, command: Command) -> Response:
+    async def create(self, request: Request, command: Command[str]) -> Response:
         return await self.act(request, command, 201)
 
-    async def change(self, request: Request, command: Command, status: int = 200) -> Response:
+    async def change(self, request: Request, command: Command[str], status: int = 200) -> Response:
         """Run a command if the object is still as If-Match says, and show the object after it."""
         return await self._respond(request, await self.ask_if_match(request, command), status)
 
-    async def act(self, request: Request, command: Command, status: int = 200) -> Response:
+    async def act(self, request: Request, command: Command[str], status: int = 200) -> Response:
         """Run a command whatever the object's version, and show the object after it."""
         return await self._respond(request, await self._ask(request, command), status)
 
-    async def ask_if_match(self, request: Request, command: Command) -> str:
+    async def ask_if_match(self, request: Request, command: Command[str]) -> str:
         """Run a command if the object is still as If-Match says; the command's answer."""
         ref, caller = self.ref_of(request), caller_of(request)
         guarded = etags.require_match(
@@ -103,8 +103,8 @@ class Resource(Generic[T]):
         )
         return await self._ask(request, guarded)
 
-    async def _ask(self, request: Request, command: Command) -> str:
-        ref: str = await api_of(request).engine.ask("apiserver", command)
+    async def _ask(self, request: Request, command: Command[str]) -> str:
+        ref = await api_of(request).engine.ask("apiserver", command)
         set_audit_target(request, f"{self.name} {ref}")
         return ref
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from rota.apiserver import responses
 from rota.apiserver.admission import results
-from rota.apiserver.admission.results import AttemptRef, ResultReported
+from rota.apiserver.admission.results import AttemptRef
 from rota.apiserver.api import Api
 from rota.apiserver.authentication import Unauthenticated
 from rota.apiserver.lookup import task_index
@@ -32,7 +32,7 @@ async def report_result(request: Request) -> Response:
         raise Unauthenticated("the body is not the one that the node signed")
     name = AttemptRef(path["ref"], path["index"], path["attempt"])
     await _wait_until_started(api, name)
-    done: ResultReported = await api.engine.ask(
+    done = await api.engine.ask(
         "apiserver", lambda view, now: results.report_result(view, name, body, caller, now)
     )
     set_audit_target(request, f"job {done.result.job}")

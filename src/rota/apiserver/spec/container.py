@@ -6,11 +6,10 @@ from typing import Any
 
 from rota.apiserver.spec import fields
 from rota.model.amounts import GPU
-from rota.model.container import ContainerNetwork, ContainerSpec, MountSpec, PullPolicy
+from rota.model.container import ContainerNetwork, ContainerSpec, MountSpec, PullPolicy, SandboxSpec
 from rota.model.errors import BadField
 from rota.model.job import JobSpec
 from rota.model.limits import CONTAINER_ENV_BYTES_MAX, IMAGE_LENGTH_MAX, MOUNTS_MAX, SANDBOX_WORDS_MAX
-from rota.model.sandbox import SandboxSpec
 from rota.model.shape import RunMode
 
 IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")

@@ -13,7 +13,7 @@ from rota.apiserver.spec.service import check_json, restart_json, rollout_policy
 from rota.model.amounts import CPU, DISK, GPU, MEMORY, WHOLE_GPU
 from rota.model.container import ContainerSpec
 from rota.model.job import JobKind, JobSpec, Recovery
-from rota.model.retry import PLAIN, Retry
+from rota.model.recovery import PLAIN, Retry
 from rota.model.service import SIGTERM
 from rota.model.shape import Op, RunMode
 from rota.model.steps import Step

@@ -13,6 +13,7 @@ from rota.model.amounts import (
     DISK,
     GPU,
     MEMORY,
+    TASKS,
     WHOLE_GPU,
     parse_count,
     parse_cpu,
@@ -21,8 +22,7 @@ from rota.model.amounts import (
 )
 from rota.model.errors import BadField
 from rota.model.limits import AMOUNT_MAX, COUNT_MAX, GPUS_MAX, JOBS_WAITING_MAX, PRIORITY_MAX, RESOURCES_MAX
-from rota.model.namespace import TASKS, NamespaceBounds
-from rota.model.usage import NamespaceUsage
+from rota.model.namespace import NamespaceBounds, NamespaceUsage
 
 GPU_MAX = 10**6  # devices of a whole cluster: more is a typing error
 PIDS = "pids"

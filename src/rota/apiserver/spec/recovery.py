@@ -16,9 +16,9 @@ from rota.model.errors import BadField
 from rota.model.job import JobKind, JobSpec, Recovery
 from rota.model.limits import CONTROLLER_WAIT_SECONDS, TIMEOUT_SECONDS_MAX
 from rota.model.plan import Instant
-from rota.model.recovery import WhenControllerAbsent, names_of
-from rota.model.retry import Failure, Retry
+from rota.model.recovery import Failure, Retry, WhenControllerAbsent
 from rota.model.shape import RunMode
+from rota.model.subscriber import names_of
 from rota.model.view import View
 
 LEASE_SECONDS_MIN, LEASE_SECONDS_MAX = limits.LEASE_MS_MIN // 1000, limits.LEASE_MS_MAX // 1000

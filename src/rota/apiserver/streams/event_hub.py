@@ -63,7 +63,7 @@ class EventHub:
         self._recent = RecentEvents()
         self._new_events = asyncio.Event()
         self._followers: dict[JobId, list[JobChangeSignal]] = {}
-        engine.listen(self._on_commit)
+        engine.on_commit(self._on_commit)
 
     async def events_after(self, position: EventCursor) -> AsyncGenerator[list[SequencedEvent], None]:
         """All events after the cursor, each once and in order, then new ones; [] after a quiet while."""

@@ -12,16 +12,13 @@ from rota.apiserver.spec.quantities import quantities_json
 from rota.apiserver.spec.service import check_json, restart_json, rollout_policy_json, signal_name
 from rota.engine.state.entries import JobEntry
 from rota.engine.state.mirror import Mirror
-from rota.model import calendar
-from rota.model.amounts import WHOLE_GPU
+from rota.model.amounts import WHOLE_GPU, format_utc
 from rota.model.attempt import AttemptBlock
 from rota.model.columns import column
-from rota.model.container import ContainerSpec
+from rota.model.container import ContainerSpec, SandboxSpec
 from rota.model.ids import NodeId
-from rota.model.job import JobSpec, with_observed_needs
-from rota.model.need_origin import NeedOrigin
-from rota.model.retry import PLAIN, Retry
-from rota.model.sandbox import SandboxSpec
+from rota.model.job import JobSpec, NeedOrigin, with_observed_needs
+from rota.model.recovery import PLAIN, Retry
 from rota.model.service import SIGTERM
 from rota.model.shape import Policy
 from rota.model.steps import Step
@@ -147,7 +144,7 @@ def _optional_fields(spec: JobSpec) -> Iterator[tuple[str, Any]]:
     if spec.retry != PLAIN:
         yield "retry", _retry_json(spec.retry)
     if spec.deadline_at_ms is not None:
-        yield "deadline", _format_instant(spec.deadline_at_ms)
+        yield "deadline", format_utc(spec.deadline_at_ms)
 
 
 def _retry_json(retry: Retry) -> Json:
@@ -231,9 +228,3 @@ def gpu_count(thousandths: int) -> float:
 
 def _placed_at_ms(block: AttemptBlock) -> int:
     return int(column(block, "placed_at_ms").max())
-
-
-def _format_instant(wall_ms: int) -> str:
-    seconds, thousandths = divmod(wall_ms, 1000)
-    fraction = f".{thousandths:03}" if thousandths else ""
-    return calendar.written(*divmod(seconds, 60)).removesuffix("Z") + f"{fraction}Z"

@@ -24,7 +24,7 @@ from rota.model.ids import JobId
 from rota.model.job import JobKind
 from rota.model.lifecycle import JOB_ENDS, JobState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.why import Explanation
+from rota.model.outlook import Explanation
 from rota.rules.phases import FIRST_END, Phase
 
 Json = dict[str, Any]

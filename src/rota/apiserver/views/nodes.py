@@ -4,11 +4,11 @@ from rota.apiserver.views.job_spec import gpu_count
 from rota.apiserver.views.jobs import Json
 from rota.engine.state.entries import NodeEntry
 from rota.engine.state.mirror import Mirror
-from rota.model import labels
 from rota.model.lifecycle import NodeState
 from rota.model.node import Connection, Eligibility
 from rota.model.shape import RunMode
 from rota.rules.disruption import SilentNodes
+from rota.rules.node_labels import ignored_labels, shown_labels
 
 
 def node_json(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
@@ -24,7 +24,7 @@ def node_json(mirror: Mirror, entry: NodeEntry, now_ms: int) -> Json:
         "cluster": entry.spec.cluster,
         "labels": node_labels(entry, mirror.granted_only_labels),
         "granted_labels": entry.spec.labels,
-        "ignored_labels": labels.ignored(_declared(entry), entry.spec.labels, mirror.granted_only_labels),
+        "ignored_labels": ignored_labels(_declared(entry), entry.spec.labels, mirror.granted_only_labels),
         "capacity": _amounts_json(status.capacity if status else {}),
         "reserved": _reserved_json(mirror, entry),
         "used": _used_json(entry),
@@ -58,7 +58,7 @@ def node_state(entry: NodeEntry) -> NodeState:
 
 
 def node_labels(entry: NodeEntry, only_granted: frozenset[str]) -> dict[str, str]:
-    return labels.shown(_declared(entry), entry.spec.labels, only_granted)
+    return shown_labels(_declared(entry), entry.spec.labels, only_granted)
 
 
 def _declared(entry: NodeEntry) -> dict[str, str]:

@@ -6,9 +6,10 @@ from rota.engine.reconciler import Reconciler
 from rota.model.ids import JobId
 from rota.model.job import JobSpec
 from rota.model.plan import NO_CHANGE, EventRecord, Instant, Plan
-from rota.model.rollout import JobRollout, RolloutState, plan_rollback
+from rota.model.rollout import JobRollout, RolloutState
 from rota.model.view import View
 from rota.rules.reconciler_names import ReconcilerName
+from rota.rules.rollback import plan_rollback
 
 
 def _on_rollout(rollout: JobRollout) -> Iterable[str]:
@@ -41,7 +42,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     back = plan_rollback(job.spec, job.intent, job.previous_version, job.rollout.reason or "")
     if back is None:
         return NO_CHANGE
-    before = f"what it was before version {back.wish.back_from}"
+    before = f"what it was before version {back.intent.back_from}"
     why = f"job {key} goes back to {before}, as version {back.spec.version}: {job.rollout.reason}"
     return Plan(
         tuple(back), events=(EventRecord("job.rollout", why, job=job.spec.id, state="back"),), why=why

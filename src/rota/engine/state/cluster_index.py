@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from rota.engine.state.entries import JobEntry, NodeEntry
-from rota.model.cluster_matching import NO_CLUSTER, JobGroup, group_of
 from rota.model.ids import JobId
+from rota.model.job import NO_CLUSTER, JobGroup, group_of
 from rota.model.lifecycle import NodeState
 
 

@@ -1,4 +1,4 @@
-"""Which jobs wait for which other ones to end."""
+"""Index from a job to the jobs that wait for it to end."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from rota.model.lifecycle import JobState
 
 
 class Dependents:
-    """Only of jobs that have not begun."""
+    """Holds only dependents that have not started."""
 
     def __init__(self) -> None:
         self._of: dict[JobId, dict[JobId, None]] = {}

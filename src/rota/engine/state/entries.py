@@ -1,4 +1,4 @@
-"""What the mirror holds of a job and of a node: its records, and what is derived from them."""
+"""Entries of the mirror for one job and one node: their records, and the state derived from them."""
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,22 +9,23 @@ from rota.engine.state.system_jobs import SystemJobIndex
 from rota.model.adoption import JobAdoption
 from rota.model.affinity import NO_MEMBERSHIP
 from rota.model.attempt import AttemptBlock, StatusBlock, state_of
-from rota.model.cluster_matching import JobGroup
 from rota.model.columns import changes, differing, ints, widened
 from rota.model.ids import JobId, NodeId
 from rota.model.job import (
     JobCluster,
+    JobGroup,
     JobIntent,
     JobKind,
     JobSpec,
     JobStatus,
+    MoveOrder,
     SchedulerVerdict,
     Unplaceable,
     assigned_to,
 )
 from rota.model.lifecycle import NODE_PRESENT, AttemptState, NodeState
 from rota.model.limits import BLOCK_TASKS, SHORT_RUN_US
-from rota.model.move import MoveOrder
+from rota.model.namespace import NamespaceUsage
 from rota.model.node import (
     Connection,
     Eligibility,
@@ -39,56 +40,51 @@ from rota.model.recovery import RecoveryAnswers
 from rota.model.result import ResultRecord
 from rota.model.rollout import JobPreviousVersion, JobRollout
 from rota.model.shape import QueueKey, RunMode
-from rota.model.system_job import PinBlock, grown
-from rota.model.task import TaskBlock
-from rota.model.usage import NamespaceUsage
+from rota.model.task import PinBlock, TaskBlock, grown
 from rota.rules.move_window import move_window
 from rota.rules.phases import AFTER_ENDS, FIRST_END, BlockPhases, NodeHold, Phase, block_phases
 
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
-_PHASES, _PENDING, _OFFERED, _STOPPING = (
-    len(Phase),
-    int(Phase.PENDING),
-    int(Phase.OFFERED),
-    int(Phase.STOPPING),
-)
-_HELD, _UNRESOLVED, _ENDS, _AFTER_ENDS = (
-    int(Phase.HELD),
-    int(Phase.UNRESOLVED),
-    int(FIRST_END),
-    int(AFTER_ENDS),
-)
+_PHASES = len(Phase)
+_PENDING = int(Phase.PENDING)
+_OFFERED = int(Phase.OFFERED)
+_STOPPING = int(Phase.STOPPING)
+_HELD = int(Phase.HELD)
+_UNRESOLVED = int(Phase.UNRESOLVED)
+_ENDS = int(FIRST_END)
+_AFTER_ENDS = int(AFTER_ENDS)
 _NAMES = tuple(phase.name.lower() for phase in Phase)
 _STARTED = int(AttemptState.RUNNING)  # the lowest state of an attempt that has been started
-_NEVER_TAKEN = (int(AttemptState.REFUSED), int(AttemptState.WITHDRAWN))
-_LINE, _ROOM, _LEAVING = int(NodeHold.LOOKAHEAD), int(NodeHold.RESERVED), int(NodeHold.RESERVED_UNTIL_STOPPED)
+_NEVER_ACCEPTED = (int(AttemptState.REFUSED), int(AttemptState.WITHDRAWN))
+_LOOKAHEAD, _RESERVED = int(NodeHold.LOOKAHEAD), int(NodeHold.RESERVED)
+_LEAVING = int(NodeHold.RESERVED_UNTIL_STOPPED)
 
 
 class HoldChange:
-    """By how much attempts of one block changed what they hold of one node."""
+    """Change of what attempts of one block hold on one node, in attempts."""
 
     def __init__(self) -> None:
-        self.room = 0
+        self.reserved = 0
         self.lookahead = 0
-        self.preemptible = 0  # of `room`: what may have to give way
-        self.leaving = 0  # of `room`: what does
-        self.freed = False  # or a place in the line of the node, which short tasks wait for too
+        self.preemptible = 0  # of `reserved`: attempts that may be preempted
+        self.leaving = 0  # of `reserved`: attempts that are stopping
+        self.freed = False  # some attempt released resources, or a lookahead slot that short tasks wait for
 
     def shift(self, before: int, now: int) -> None:
-        """Numbers of Hold: whatever is at least ROOM holds room."""
-        self.room += (now >= _ROOM) - (before >= _ROOM)
-        self.lookahead += (now == _LINE) - (before == _LINE)
-        self.preemptible += (now == _ROOM) - (before == _ROOM)
+        """Count one attempt's change between two values of NodeHold; from RESERVED on it holds resources."""
+        self.reserved += (now >= _RESERVED) - (before >= _RESERVED)
+        self.lookahead += (now == _LOOKAHEAD) - (before == _LOOKAHEAD)
+        self.preemptible += (now == _RESERVED) - (before == _RESERVED)
         self.leaving += (now == _LEAVING) - (before == _LEAVING)
-        self.freed |= before >= _ROOM > now or before == _LINE != now
+        self.freed |= before >= _RESERVED > now or before == _LOOKAHEAD != now
 
 
 class ReservedGpus(NamedTuple):
-    """GPUs that are reserved for one attempt."""
+    """GPUs reserved for one attempt."""
 
-    slot: int  # of its node
-    share: int  # thousandths of each, as the spec asked when they were reserved
-    devices: int  # one bit each
+    slot: int  # of its node in the node table
+    share: int  # thousandths of each device, as the spec requested when they were reserved
+    devices: int  # one bit per device
 
 
 class PhaseCounts:
@@ -136,7 +132,7 @@ class JobEntry:
 
     def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
-        self.usage = NamespaceUsage()  # what it counts for in the account of its namespace
+        self.usage = NamespaceUsage()  # what its namespace is charged for it
         self.intent: JobIntent | None = None
         self.cluster: JobCluster | None = None
         self.status: JobStatus | None = None
@@ -155,35 +151,36 @@ class JobEntry:
         self.holds: dict[int, bytes] = {}
         self._pins = SystemJobIndex()
         self.task_counts = PhaseCounts(spec.count)
-        self.run_us: float | None = None  # how long its tasks run, a moving mean
+        self.run_us: float | None = None  # moving average of its tasks' run times
         self.started_at_ms: int | None = None  # the earliest start of any attempt
         self.first_never_placed = 0  # the lowest index that was never placed
-        self.has_gaps = False  # some tasks have ended and were never placed
-        self.retry_at_ms: dict[int, dict[int, int]] = {}  # by block: placed, pending again -> not before
-        self._retry_count = 0  # entries of `again`
-        # A heap of (not before, index); an entry is void if `again` says otherwise.
+        self.has_gaps = False  # some tasks ended without ever being placed
+        # By block and index: tasks that were placed before and are pending again -> end of their backoff.
+        self.retry_at_ms: dict[int, dict[int, int]] = {}
+        self._retry_count = 0  # entries of `retry_at_ms`
+        # A heap of (end of backoff, index); an entry is void if `retry_at_ms` has another time.
         self._backoffs: list[tuple[int, int]] = []
-        self.queue: QueueKey | None = None  # the line it waits in
-        self.in_group: tuple[str, JobGroup] | None = None  # of the index of unfinished jobs by cluster
-        self.resumes_ms: int | None = None  # when a pause ends after which its line is to be tried
-        self.is_parked = False  # our own code failed on it: it is not offered to the scheduler
+        self.queue: QueueKey | None = None  # the pending queue it is in
+        self.in_group: tuple[str, JobGroup] | None = None  # its place in the index of jobs by cluster
+        self.resumes_ms: int | None = None  # end of the backoff after which its queue is to be tried
+        self.is_parked = False  # our own code failed on it: the scheduler does not see it
         self.live_by_node: dict[NodeId, int] = {}  # live attempts by node
-        self.moving: dict[int, MoveOrder] = {}  # by index: moves that are not carried out yet
-        self.devices: dict[int, ReservedGpus] = {}  # by index; only of attempts that hold some
+        self.moving: dict[int, MoveOrder] = {}  # by index: move orders that are not carried out yet
+        self.devices: dict[int, ReservedGpus] = {}  # by index; only of attempts with GPUs
         self.counted = NO_MEMBERSHIP
-        self.counted_version = -1  # of the neighbours when `counted` was made
-        if spec.kept is not None:
+        self.counted_version = -1  # version of the affinity index from which `counted` was computed
+        if spec.desired_count is not None:
             self._bound()
 
     def records(self) -> Iterator[Record]:
-        """All that is on disk about it, but its results."""
+        """All its stored records except results."""
         yield from self.parts()
         yield from self.tasks.values()
         yield from self.attempts.values()
         yield from self.statuses.values()
 
     def parts(self) -> Iterator[Record]:
-        """Its records that are not blocks of tasks."""
+        """Its records other than blocks of tasks, attempts and statuses."""
         yield self.spec
         decided = (self.cluster, self.status, self.verdict, self.unplaceable)
         parts = (self.intent, *decided, self.answers, self.previous_version, self.rollout, self.adoption)
@@ -191,7 +188,7 @@ class JobEntry:
         yield from self.pins.values()
 
     def adopt(self, record: JobAdoption) -> None:
-        """Of an adopted job any task may have been placed or not, whatever its index."""
+        """Mark the job as adopted: whether a task was ever placed does not follow from its index then."""
         self.adoption = record
         self.has_gaps = True
 
@@ -200,7 +197,7 @@ class JobEntry:
         self.results_bytes += result.size
 
     def set_block(self, record: TaskBlock | AttemptBlock | StatusBlock) -> None:
-        """Since it was written there may be more tasks."""
+        """Store a block, widened to its current size: the job may have grown since it was written."""
         size = self.spec.block_size(record.block)
         match record:
             case TaskBlock():
@@ -213,13 +210,13 @@ class JobEntry:
                 self.statuses[record.block] = widened(record, size)
 
     def _update_backoffs(self, new: TaskBlock) -> None:
-        """Of what is pending: a pause may have been cut short."""
-        again = self.retry_at_ms.get(new.block)
-        if again:
-            for index, before_ms in list(again.items()):
+        """Update the backoffs of pending tasks: the new record may have shortened one."""
+        retries = self.retry_at_ms.get(new.block)
+        if retries:
+            for index, before_ms in list(retries.items()):
                 now_ms = self._not_before_ms(index, new)
                 if now_ms != before_ms:
-                    self._set_backoff(again, index, now_ms)
+                    self._set_backoff(retries, index, now_ms)
 
     def _update_first_start(self, new: StatusBlock) -> None:
         old = self.statuses.get(new.block)
@@ -229,10 +226,10 @@ class JobEntry:
                 self.started_at_ms = min(first, self.started_at_ms or first)
 
     def replace_spec(self, spec: JobSpec) -> None:
-        """The spec is another; tasks may have been added to it, never taken away, but perhaps unwanted."""
+        """Apply a new version of the spec. Its count never shrinks: scaling down lowers `desired_count`."""
         if self.cluster is not None:
             spec = assigned_to(spec, self.cluster.cluster)
-        if spec.kind is JobKind.SYSTEM:  # its tasks come with its nodes
+        if spec.kind is JobKind.SYSTEM:  # its count is the number of pins
             spec = grown(spec, self.spec.count - spec.count)
         self.task_counts.by_phase[_PENDING] += spec.count - self.spec.count
         self.spec = spec
@@ -246,8 +243,8 @@ class JobEntry:
         self._bound()
 
     def _bound(self) -> None:
-        """Tasks beyond what is wanted have no record of that: the spec tells, as long as it does."""
-        for block in range(self.spec.blocks if self.spec.kept is not None else 0):
+        """Give scaled-down tasks their phase: it follows from the spec alone and is in no record."""
+        for block in range(self.spec.blocks if self.spec.desired_count is not None else 0):
             size, attempt = self.spec.block_size(block), self.attempts.get(block)
             before = self.phases.get(block) or bytes(size)
             now = self.bounded(
@@ -262,13 +259,14 @@ class JobEntry:
             if changed:
                 self.phases[block] = now.phase
 
-    def bounded(self, block: int, found: BlockPhases) -> BlockPhases:
-        if self.spec.kept is None:
-            return found
-        return found.bounded(max(0, self.spec.kept - block * BLOCK_TASKS))
+    def bounded(self, block: int, phases: BlockPhases) -> BlockPhases:
+        """The phases of a block, in which tasks beyond the desired count are canceled."""
+        if self.spec.desired_count is None:
+            return phases
+        return phases.bounded(max(0, self.spec.desired_count - block * BLOCK_TASKS))
 
     def differing(self, record: TaskBlock | AttemptBlock | StatusBlock) -> list[int] | None:
-        """Tasks of a block for which the record says something else than the one before; None: maybe all."""
+        """Positions at which a record differs from the previous one of its key; None: possibly all."""
         match record:
             case TaskBlock():
                 before = self.tasks.get(record.block)
@@ -281,11 +279,11 @@ class JobEntry:
                 return differing(self.statuses.get(record.block), record, ("number", "state"))
 
     def update_retries(self, attempt: AttemptBlock, positions: list[int], phase: bytes) -> None:
-        """Of the tasks at these positions that were ever placed: which are pending again, from when on."""
+        """Update `retry_at_ms` for those of these tasks that were ever placed."""
         first = attempt.block * BLOCK_TASKS
         number = ints(attempt, "number")
         task = self.tasks.get(attempt.block)
-        again = self.retry_at_ms.setdefault(attempt.block, {})
+        retries = self.retry_at_ms.setdefault(attempt.block, {})
         for position in positions:
             index = first + position
             if not number[position]:
@@ -294,38 +292,38 @@ class JobEntry:
             if self.adoption is None:
                 self.first_never_placed = max(self.first_never_placed, index + 1)
             if phase[position] == _PENDING:
-                self._retry_count += index not in again
-                self._set_backoff(again, index, self._not_before_ms(index, task))
+                self._retry_count += index not in retries
+                self._set_backoff(retries, index, self._not_before_ms(index, task))
             else:
-                self._retry_count -= again.pop(index, None) is not None
-        if not again:
+                self._retry_count -= retries.pop(index, None) is not None
+        if not retries:
             del self.retry_at_ms[attempt.block]
 
     def _not_before_ms(self, index: int, task: TaskBlock | None) -> int:
         """Cluster time from which a pending task may be placed on any node.
 
-        Until the wait of its move is over a moved task is in no line: the scheduler places it apart from the
-        others, where its move says. So a line holds only tasks that may go to the same nodes.
+        A moved task is in no queue until its move window has passed: the scheduler places it separately,
+        where its move order says. So all tasks of a queue may go to the same nodes.
         """
         position = index % BLOCK_TASKS
         move = self.moving.get(index)
-        wait = None if move is None else move_window(move, task, position)
-        if wait is not None:
-            return wait.until_ms
+        window = None if move is None else move_window(move, task, position)
+        if window is not None:
+            return window.until_ms
         return 0 if task is None else ints(task, "not_before")[position]
 
     def set_moves(self, moves: Mapping[int, MoveOrder]) -> None:
-        """Keep those of these moves that are not carried out yet; the tasks of the others may go anywhere."""
+        """Keep the move orders that are not carried out yet; tasks of the others may go to any node."""
         before = self.moving
         self.moving = {index: move for index, move in moves.items() if self._is_moving(index, move)}
         for index in before.keys() - self.moving.keys():
             block = index // BLOCK_TASKS
-            again = self.retry_at_ms.get(block, {})
-            if index in again:
-                self._set_backoff(again, index, self._not_before_ms(index, self.tasks.get(block)))
+            retries = self.retry_at_ms.get(block, {})
+            if index in retries:
+                self._set_backoff(retries, index, self._not_before_ms(index, self.tasks.get(block)))
 
     def move_waits_end_ms(self, now_ms: int) -> list[int]:
-        """For each pending task that is still between two nodes: the cluster time at which that wait ends."""
+        """Ends of the move windows of all pending tasks that are between two nodes, in cluster time."""
         ends = (self.retry_at_ms.get(index // BLOCK_TASKS, {}).get(index, 0) for index in self.moving)
         return [end_ms for end_ms in ends if end_ms > now_ms]
 
@@ -341,35 +339,36 @@ class JobEntry:
         if _ENDS <= self.phases[block][position] < _AFTER_ENDS or self._outlives(move, block, position):
             return False
         number = ints(attempt, "number")[position]
-        if number == move.attempt and self.spec.run is not RunMode.AT_MOST_ONCE:  # that runs on where it is
+        # An at_most_once attempt is never stopped for a move: it keeps running where it is.
+        if number == move.attempt and self.spec.run is not RunMode.AT_MOST_ONCE:
             return True
         state = None if status is None else state_of(status, position, number)
-        return state is None or state < _STARTED or state in _NEVER_TAKEN
+        return state is None or state < _STARTED or state in _NEVER_ACCEPTED
 
     def _outlives(self, move: MoveOrder, block: int, position: int) -> bool:
-        """Whether a later try is wanted than the one that the move leads to.
+        """Whether the task has retried beyond the retry that the move leads to.
 
-        An attempt that was stopped makes its task's next try wanted. One whose offer was withdrawn does not:
-        the next attempt serves the same try, and the try after that is no part of the move. Where it is no
-        longer known how the moved attempt ended, several others have come since.
+        Stopping an attempt raises the desired attempt number of its task. Withdrawing its offer does not: the
+        next attempt is for the same number, and any retry after that is not part of the move. If the end of
+        the moved attempt is no longer known, several attempts have followed it.
         """
         task, status = self.tasks.get(block), self.statuses.get(block)
         if task is None or status is None:
             return False
         tries = ints(task, "wanted")[position] - move.tries
         state = state_of(status, position, move.attempt)
-        return tries > 1 or (tries == 1 and (state is None or state in _NEVER_TAKEN))
+        return tries > 1 or (tries == 1 and (state is None or state in _NEVER_ACCEPTED))
 
-    def _set_backoff(self, again: dict[int, int], index: int, until_ms: int) -> None:
-        again[index] = until_ms
+    def _set_backoff(self, retries: dict[int, int], index: int, until_ms: int) -> None:
+        retries[index] = until_ms
         heapq.heappush(self._backoffs, (until_ms, index))
 
     def clear_retries(self, block: int) -> None:
-        """The block is about to be looked at as if for the first time."""
+        """Forget the retries of a block that is about to be derived again from its records."""
         self._retry_count -= len(self.retry_at_ms.pop(block, {}))
 
     def holds_of(self, block: int) -> bytes:
-        """By each of its tasks; nothing while that is being found out."""
+        """The hold of each task of a block; empty before the block was derived."""
         return self.holds.get(block, b"")
 
     @property
@@ -381,7 +380,7 @@ class JobEntry:
         return self._pins.blocks
 
     def add_pins(self, record: PinBlock) -> None:
-        """Tasks come with their nodes."""
+        """Add the tasks of a system job that a pin block names."""
         more = self._pins.apply(record)
         self.spec = grown(self.spec, more)
         self.task_counts.by_phase[_PENDING] += more
@@ -404,22 +403,22 @@ class JobEntry:
         return found
 
     def _never_placed(self) -> Iterator[int]:
-        """Those that are pending, whole blocks at a time."""
+        """Indices of pending tasks that were never placed, whole blocks at a time."""
         for block in range(self.first_never_placed // BLOCK_TASKS, self.spec.blocks):
             phases = self.phases.get(block) or bytes(self.spec.block_size(block))
             if _PENDING in phases:
                 first = block * BLOCK_TASKS
                 indices = range(max(first, self.first_never_placed), first + len(phases))
-                placed = self.retry_at_ms.get(block, {})  # they pend again
+                placed = self.retry_at_ms.get(block, {})  # pending again after an attempt
                 yield from (at for at in indices if phases[at - first] == _PENDING and at not in placed)
 
     @property
     def runs_briefly(self) -> bool:
-        """Whether its tasks are known to run so briefly that some may wait on a node for the next slot."""
+        """Whether its tasks are known to be short enough for lookahead on a node."""
         return self.run_us is not None and self.run_us <= SHORT_RUN_US
 
     def ready_ms(self) -> int:
-        """Cluster time from which one of its pending tasks may be placed; 0: at once."""
+        """Cluster time from which one of its pending tasks may be placed; 0: immediately."""
         if self.task_counts.pending > self._retry_count:  # some were never placed
             return 0
         while self._backoffs:
@@ -430,17 +429,17 @@ class JobEntry:
         return 0
 
     def next_backoff_end_ms(self, now_ms: int) -> int | None:
-        """Cluster time after `now_ms` at which the first of its tasks in a pause may be placed."""
+        """The first end of a backoff after `now_ms`, in cluster time."""
         ends = (at_ms for block in self.retry_at_ms.values() for at_ms in block.values() if at_ms > now_ms)
         return min(ends, default=None)
 
     def all_ready_ms(self) -> int:
-        """The same of all of them at once."""
+        """Cluster time from which all its pending tasks may be placed together."""
         return max((at_ms for block in self.retry_at_ms.values() for at_ms in block.values()), default=0)
 
 
 def touched_by(before: JobIntent | None, now: JobIntent, blocks: Iterable[int]) -> Iterable[int]:
-    """Blocks of whose attempts something else is wished."""
+    """Blocks with attempts whose orders may differ because of a changed intent."""
     old = before or JobIntent(now.id)
     if (old.kill, old.paused, old.halted) != (now.kill, now.paused, now.halted):
         return blocks
@@ -450,7 +449,7 @@ def touched_by(before: JobIntent | None, now: JobIntent, blocks: Iterable[int]) 
 
 
 class NodeEntry:
-    """One node, what it said last, and what it holds."""
+    """One node: its records, its observations, and the attempts assigned to it."""
 
     def __init__(self, node: NodeId) -> None:
         self.id = node
@@ -461,16 +460,16 @@ class NodeEntry:
         self.last_seen_at_ms = 0
         self.load: NodeLoad | None = None
         self.measured_at_ms = 0  # cluster time at which `load` was reported
-        self.report_ms = 0  # how often it was told to measure that; 0: not yet
+        self.report_ms = 0  # the load report interval last sent to it; 0: none yet
         self.assigned: dict[tuple[JobId, int], int] = {}
-        self.machine_leaving = False  # its machine is about to be ended
-        self.refused: RefusedHandshake | None = None  # it calls, and may not come in
-        self.disconnect_reason: str | None = None  # why it closed its last connection, as it said itself
-        self.left_at: tuple[int, int] | None = None  # revision and index of the event that told of its leave
-        self.counted: tuple[str, NodeState] | None = None  # its cluster and state, as they were last counted
+        self.machine_leaving = False  # its machine is about to be removed
+        self.refused: RefusedHandshake | None = None  # its last handshake, if that was refused
+        self.disconnect_reason: str | None = None  # why it closed its last connection, as it reported
+        self.left_at: tuple[int, int] | None = None  # revision and index of the event of its leave
+        self.counted: tuple[str, NodeState] | None = None  # cluster and state under which it was counted
 
     def records(self) -> Iterator[Record]:
-        """All that is on disk about it."""
+        """All its stored records."""
         yield self.spec
         yield from (part for part in (self.intent, self.status) if part is not None)
 
@@ -489,8 +488,8 @@ class NodeEntry:
 
     @property
     def is_draining(self) -> bool:
-        wished = self.intent is not None and self.intent.drains
-        return wished or self.machine_leaving or (self.status is not None and self.status.leaving)
+        requested = self.intent is not None and self.intent.drains
+        return requested or self.machine_leaving or (self.status is not None and self.status.leaving)
 
     @property
     def open(self) -> bool:
@@ -500,8 +499,8 @@ class NodeEntry:
 
     @property
     def expected(self) -> bool:
-        """Whether it takes new work, or would if its connection were up."""
-        wished = self.intent is None or self.intent.eligibility is Eligibility.OPEN
+        """Whether it takes new tasks, or would if it were connected."""
+        is_open = self.intent is None or self.intent.eligibility is Eligibility.OPEN
         status = self.status
-        there = status is not None and status.state in NODE_PRESENT and status.accepts_work
-        return wished and there and not self.machine_leaving
+        is_present = status is not None and status.state in NODE_PRESENT and status.accepts_work
+        return is_open and is_present and not self.machine_leaving

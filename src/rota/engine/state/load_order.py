@@ -1,6 +1,6 @@
-"""A record -> its turn when all are read: what others stand on comes first."""
+"""A record -> its rank when a mirror is loaded: records that others refer to come first."""
 
-from rota.model.adoption import JobAdoption
+from rota.model.adoption import JobAdoption, Restored
 from rota.model.attempt import AttemptBlock, StatusBlock
 from rota.model.cluster import ClusterIntent, ClusterRecord, Machine
 from rota.model.cron import CronRecord, CronStatus
@@ -16,30 +16,27 @@ from rota.model.job import (
     Unplaceable,
 )
 from rota.model.namespace import NamespaceRecord
-from rota.model.node import NodeIntent, NodeSpec, NodeStatus
+from rota.model.node import NodeIntent, NodeSpec, NodeStatus, ReportInterval
 from rota.model.plan import Record
 from rota.model.recovery import RecoveryAnswers
-from rota.model.report_interval import ReportInterval
-from rota.model.restored import Restored
 from rota.model.result import ResultRecord
 from rota.model.rollout import JobPreviousVersion, JobRollout
 from rota.model.subscriber import Subscriber
-from rota.model.system_job import PinBlock
-from rota.model.task import TaskBlock
+from rota.model.task import PinBlock, TaskBlock
 
 
 def load_order(record: Record) -> tuple[int, int]:
-    """Jobs by their numbers, as they came: whoever lists them relies on it."""
+    """Sort key of a record; jobs come by number, because pages of job lists rely on that order."""
     match record:
         case PinBlock():
-            return _turn(record), record.block
+            return _rank(record), record.block
         case JobSpec():
-            return _turn(record), int(record.id)
+            return _rank(record), int(record.id)
         case _:
-            return _turn(record), 0
+            return _rank(record), 0
 
 
-def _turn(record: Record) -> int:
+def _rank(record: Record) -> int:
     match record:
         case (
             JobSpec()

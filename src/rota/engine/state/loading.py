@@ -1,7 +1,8 @@
 """Stored bytes -> a mirror, without the jobs, nodes and other records that cannot be loaded.
 
-What cannot be decoded or applied is *set aside* with everything that depends on it: of a job its blocks, too.
-Its bytes stay in the store, and the loop refuses to write it, so nothing is lost by going on without it.
+A record that cannot be decoded or applied is *set aside* together with its subject: for a job, all its blocks
+too. The bytes stay in the store, and the loop refuses to write to that subject, so no data is lost by running
+without it. A later version that can read the bytes loads them again.
 """
 
 from collections import defaultdict
@@ -14,7 +15,8 @@ from rota.model.ids import JobId, subject_of
 from rota.model.plan import Record
 from rota.store import codec
 
-_ESSENTIAL = ("meta", "restored")  # without them numbers would be given twice, or nodes greeted too early
+# Without these records job numbers would be given twice, or nodes admitted to a restored server too early.
+_ESSENTIAL = ("meta", "restored")
 
 
 class LoadedMirror(NamedTuple):
@@ -28,7 +30,7 @@ def load_mirror(
     distrusted: dict[str, Exception] | None = None,
     only_granted: frozenset[str] = frozenset(),
 ) -> LoadedMirror:
-    """Raises Damaged if there is no going on without a record that cannot be read."""
+    """Load a mirror. Raises Damaged if a record cannot be read without which the server must not run."""
     decoded = codec.decode_all(written)
     aside = dict(distrusted or {})
     for key, error in decoded.failed.items():
@@ -45,7 +47,7 @@ def load_mirror(
         except Unapplied as unapplied:
             aside[unapplied.subject] = unapplied.error
             failures += 1
-            if failures > 1:  # there may be many, and each would cost another load
+            if failures > 1:  # there may be many, and each would cost another full load
                 aside |= _failing_alone(records)
             continue
         mirror.unloadable = frozenset(JobId(name[4:]) for name in aside if name.startswith("job/"))
@@ -53,14 +55,14 @@ def load_mirror(
 
 
 def _failing_alone(records: list[Record]) -> dict[str, Exception]:
-    """The subjects that cannot be loaded even if nothing else is."""
+    """The subjects that cannot be loaded even on their own."""
     by_subject: defaultdict[str, list[Record]] = defaultdict(list)
     for record in records:
         by_subject[subject_of(record.key)].append(record)
     failing: dict[str, Exception] = {}
-    for of_one in by_subject.values():
+    for of_subject in by_subject.values():
         try:
-            Mirror().load(of_one)
+            Mirror().load(of_subject)
         except Unapplied as unapplied:
             failing[unapplied.subject] = unapplied.error
     return failing

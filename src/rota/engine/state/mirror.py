@@ -1,4 +1,49 @@
-"""The cluster in memory and its indexes; written only by apply() and observations."""
+"""The cluster in memory: every record, and everything derived from records, kept up to date incrementally.
+
+Theory of operation
+-------------------
+The mirror is what deciding code reads (as `rota.model.view.View`) and what API routes read through
+`Engine.read`. It holds three kinds of state:
+
+* **Records**, as they are in the store. Job and node records are in `JobEntry` and `NodeEntry`
+  (`rota.engine.state.entries`); last-write-wins records without indexes are in `Tables`.
+* **Derived state**: phases and holds per block of tasks, counts per phase, pending queues, reserved
+  resources per node, usage per namespace, affinity counters, indexes by cluster and by dependency. None of it
+  is stored. All of it is a function of the records alone, so a mirror that was loaded equals one that applied
+  the same records one by one. tests/properties/test_mirror.py checks that against a recount from scratch.
+* **Observations**: connections, loads, the time of a node's last message, recent refusals, measured run
+  times, presence of subscribers. They are in no record and do not survive the process.
+
+Writing. `apply` dispatches a record to the setter of its type, which updates the derived state by the
+difference to the previous record of that key. Its cost depends on the number of tasks that changed, not on
+the size of the cluster: `_refresh_block` compares the phases of a block before and after, and only positions
+that differ move counters, holds and queues. `apply_all` (loading and replay) sorts records so that what
+others refer to comes first, and derives each block once, when its three records are there.
+
+The three records of a block are written by three components and overlap by design:
+
+    TaskBlock (controllers)      which attempt number of each task is desired, or how the task ended
+    AttemptBlock (scheduler)     the number, node and GPUs of each task's newest attempt
+    StatusBlock (watcher)        the state of an attempt as its node reported it
+
+`rota.rules.phases.block_phases` combines them: a status counts only for the attempt number it was written
+for, so a late report about an earlier attempt changes nothing. From the phases follow the *holds*: what an
+attempt occupies on its node (nothing, a lookahead slot, resources, or resources until it has stopped).
+
+Invariants
+----------
+* Only the loop (or the replay of a standby) calls `apply` and `forget`, on one thread; there is no lock.
+* A record is applied whole, or the mirror is discarded: an exception in a setter leaves derived state half
+  updated, which the loop turns into `Tainted` and `apply_all` into `Unapplied`. No setter may be retried.
+* What a block holds on nodes is released by the same numbers by which it was reserved. So whatever changes
+  those numbers (a new spec, other GPUs) first releases by the old ones: see `_replace_spec`, `_reserve_gpus`.
+* `jobs` is in the order of job numbers: pages of job lists rely on it.
+* `touched` names nodes whose orders may have changed. The driver of node sessions empties it after a commit;
+  a standby, which gives no orders, clears it after each replayed commit.
+
+A crash loses observations only. After a load or a takeover, liveness clocks restart (see
+`restart_liveness_clocks`): silence that another process observed does not count against a node.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
@@ -12,18 +57,18 @@ from rota.engine.state.load_order import load_order
 from rota.engine.state.queues import PendingQueues
 from rota.engine.state.refusals import Refusals
 from rota.engine.state.tables import Tables
-from rota.model import labels
-from rota.model.adoption import JobAdoption
+from rota.model.adoption import JobAdoption, Restored
 from rota.model.affinity import AffinityIndex
 from rota.model.amounts import GPU, WHOLE_GPU
 from rota.model.attempt import AttemptBlock, StatusBlock
-from rota.model.change_log import ChangeLog
-from rota.model.cluster import Machine
-from rota.model.cluster_matching import JobGroup
+from rota.model.cluster import ClusterIntent, ClusterRecord, Machine
 from rota.model.columns import FEW, changes, ints
+from rota.model.cron import CronRecord, CronStatus
 from rota.model.ids import JobId, Key, NodeId, subject_of
 from rota.model.job import (
+    Counters,
     JobCluster,
+    JobGroup,
     JobIntent,
     JobKind,
     JobSpec,
@@ -31,33 +76,35 @@ from rota.model.job import (
     QueueChange,
     QueueRank,
     SchedulerVerdict,
+    SubmitKey,
     Unplaceable,
     assigned_to,
 )
 from rota.model.lifecycle import AttemptState, JobState, NodeState
 from rota.model.limits import BLOCK_TASKS
-from rota.model.namespace import NamespaceRecord
-from rota.model.node import Connection, NodeIntent, NodeLoad, NodeSpec, NodeStatus
+from rota.model.namespace import NamespaceRecord, NamespaceUsage, UsageAccounts, ended_usage, usage_of
+from rota.model.node import Connection, NodeIntent, NodeLoad, NodeSpec, NodeStatus, ReportInterval
 from rota.model.node_table import NodeTable
 from rota.model.plan import Record
-from rota.model.recovery import RecoveryAnswers, SubscriberPresence
+from rota.model.recovery import RecoveryAnswers
 from rota.model.result import ResultRecord
 from rota.model.rollout import JobPreviousVersion, JobRollout
 from rota.model.shape import QueueKey
-from rota.model.system_job import PinBlock, begun
-from rota.model.task import TaskBlock
-from rota.model.usage import NamespaceUsage, UsageAccounts, ended_usage, usage_of
+from rota.model.structures import ChangeLog
+from rota.model.subscriber import Subscriber, SubscriberPresence
+from rota.model.task import PinBlock, TaskBlock, begun
+from rota.rules.node_labels import matched_labels
 from rota.rules.phases import BlockPhases, NodeHold, Phase, block_phases
 
 # Plain numbers: enum members are slow to look up, and these are needed at every change.
 _PENDING, _STOPPING = int(Phase.PENDING), int(Phase.STOPPING)
-_REFUSED, _ROOM = int(AttemptState.REFUSED), int(NodeHold.RESERVED)
+_REFUSED, _RESERVED = int(AttemptState.REFUSED), int(NodeHold.RESERVED)
 _RAN = (int(AttemptState.SUCCEEDED), int(AttemptState.FAILED))
 _SYSTEM, _CANCELING = JobKind.SYSTEM, JobState.CANCELING
 
 
 class Unapplied(Exception):
-    """A record could not be applied: what it is part of is half-written, and the mirror is not to be used."""
+    """A record could not be applied: derived state is half updated, and the mirror must be discarded."""
 
     def __init__(self, key: Key, error: Exception) -> None:
         super().__init__(f"{key} could not be applied: {error!r}")
@@ -65,11 +112,21 @@ class Unapplied(Exception):
         self.error = error
 
 
-class Mirror(Tables):
+class Mirror:
     def __init__(self, only_granted: frozenset[str] = frozenset()) -> None:
-        """`granted_only_labels`: keys of labels that count only where they were granted."""
-        super().__init__()
+        """`only_granted`: keys of labels that have an effect only on nodes which were granted them."""
         self.granted_only_labels = only_granted
+        # Tables never replaces its dictionaries, so that readers can share them with it.
+        self._tables = Tables()
+        self.namespaces: Mapping[str, NamespaceRecord] = self._tables.namespaces
+        self.clusters: Mapping[str, ClusterRecord] = self._tables.clusters
+        self.cluster_intents: Mapping[str, ClusterIntent] = self._tables.cluster_intents
+        self.machines: Mapping[str, Machine] = self._tables.machines
+        self.subscribers: Mapping[str, Subscriber] = self._tables.subscribers
+        self.crons: Mapping[str, CronRecord] = self._tables.crons
+        self.cron_statuses: Mapping[str, CronStatus] = self._tables.cron_statuses
+        self.ended_jobs = self._tables.ended_jobs
+        self.submit_keys: Mapping[Key, SubmitKey] = self.ended_jobs.submit_keys
         self.jobs: dict[JobId, JobEntry] = {}
         self.nodes: dict[NodeId, NodeEntry] = {}
         self.node_table = NodeTable()
@@ -81,8 +138,8 @@ class Mirror(Tables):
         self.presence = SubscriberPresence()
         self._dependents = Dependents()
         self.system_jobs: dict[JobId, None] = {}
-        self.moving: dict[JobId, None] = {}  # jobs of which tasks are to run on other nodes, and do not yet
-        self.unassigned: dict[JobId, None] = {}  # that have no cluster yet
+        self.moving: dict[JobId, None] = {}  # jobs with tasks ordered to other nodes and not started there
+        self.unassigned: dict[JobId, None] = {}  # jobs without a cluster
         self._clusters_index = ClusterIndex()
         self.jobs_by_cluster: Mapping[str, Mapping[JobGroup, Mapping[JobId, None]]] = (
             self._clusters_index.jobs
@@ -91,12 +148,16 @@ class Mirror(Tables):
         self.unfinished = 0
         self.now_ms = 0
         self.read_at_ms = 0
-        self.disk_low = False  # of disk space, as far as its store says
-        # Nodes whose assignment may have changed, or that were revoked; emptied by the driver.
+        self.disk_low = False  # as last reported by the store
+        # Nodes whose orders may have changed, or that were revoked; emptied by the driver of node sessions.
         self.touched: dict[NodeId, None] = {}
         self.refusals = Refusals()
         self._queues = PendingQueues(self.refusals)
-        self._appliers: dict[type, Callable[[Any], None]] = self.setters() | {
+        self._appliers = self._tables.setters() | self._setters()
+
+    def _setters(self) -> dict[type, Callable[[Any], None]]:
+        """By type of record: one dictionary lookup per record is the whole dispatch."""
+        return {
             JobSpec: self._set_job,
             JobIntent: self._set_job_intent,
             JobCluster: self._set_job_cluster,
@@ -121,6 +182,21 @@ class Mirror(Tables):
 
     # ---- reading
 
+    @property
+    def counters(self) -> Counters:
+        return self._tables.counters
+
+    @property
+    def report_interval(self) -> ReportInterval:
+        return self._tables.report_interval
+
+    @property
+    def restored(self) -> Restored | None:
+        return self._tables.restored
+
+    def submitted(self, namespace: str, name: str) -> SubmitKey | None:
+        return self._tables.submitted(namespace, name)
+
     def pending_queues(self) -> Iterable[tuple[QueueKey, Sequence[QueueRank]]]:
         self._queues.resume_due(self.now_ms)
         return self._queues.all()
@@ -132,8 +208,8 @@ class Mirror(Tables):
     def nodes_in(self, cluster: str) -> Mapping[NodeState, int]:
         return self._clusters_index.nodes(cluster)
 
-    def pending_queue(self, line: QueueKey) -> Sequence[QueueRank]:
-        return self._queues.jobs(line)
+    def pending_queue(self, queue: QueueKey) -> Sequence[QueueRank]:
+        return self._queues.jobs(queue)
 
     @property
     def queue_changes(self) -> ChangeLog[QueueChange]:
@@ -147,9 +223,10 @@ class Mirror(Tables):
     def dependents(self, job: JobId) -> Sequence[JobId]:
         return self._dependents.of_job(job)
 
-    def refused_by(self, errand: QueueKey) -> Mapping[NodeId, tuple[int, str]]:
-        """By nodes that are there: one may have been deleted since."""
-        return {node: said for node, said in self.refusals.by_node(errand).items() if node in self.nodes}
+    def refused_by(self, refusal_key: QueueKey) -> Mapping[NodeId, tuple[int, str]]:
+        """Recent refusals by nodes that still exist: refusals outlive the deletion of their node."""
+        refusals = self.refusals.by_node(refusal_key)
+        return {node: refusal for node, refusal in refusals.items() if node in self.nodes}
 
     # ---- writing
 
@@ -159,13 +236,13 @@ class Mirror(Tables):
         self.ended_jobs.finish_loading(self.jobs)
 
     def restart_liveness_clocks(self) -> None:
-        """Just now: who was silent before was silent to somebody else."""
+        """Restart liveness clocks: silence that the previous leader observed does not count."""
         self.read_at_ms = self.now_ms
         self.presence = SubscriberPresence(self.now_ms)
         self.mark_all_seen()
 
     def apply_all(self, records: Iterable[Record]) -> None:
-        """Each block is looked at when all of its three records are there. Raises Unapplied."""
+        """Apply records given in any order; each block is derived once. Raises Unapplied."""
         given = list(records)
         blocks: dict[tuple[JobId, int], TaskBlock | AttemptBlock | StatusBlock] = {}
         at: Record | None = None
@@ -195,12 +272,12 @@ class Mirror(Tables):
                 self._forget_node(NodeId(name))
             case _:
                 self.node_table.capacity_version += head == "namespace"
-                self.delete(key)
+                self._tables.delete(key)
 
-    # ---- parking: what our own code failed on
+    # ---- parking: jobs that our own code failed on
 
     def park_job(self, job: JobId) -> None:
-        """Keep a job out of the line of those that wait to be placed, until it is let back."""
+        """Keep a job out of the pending queues until it is unparked."""
         entry = self.jobs.get(job)
         if entry is not None:
             entry.is_parked = True
@@ -212,7 +289,7 @@ class Mirror(Tables):
         self._index_moving(self.jobs[job])
         self._queues.update(self.jobs[job], self.now_ms)
 
-    # ---- observing: what is never stored
+    # ---- observations, which are never stored
 
     def mark_seen(self, node: NodeId) -> None:
         self._node(node).last_seen_at_ms = self.now_ms
@@ -229,7 +306,7 @@ class Mirror(Tables):
         self._update_openness(entry)
 
     def measure(self, node: NodeId, load: NodeLoad, settled: Mapping[str, int] | None = None) -> None:
-        """`settled` is what was reserved there when the node measured this; None: what is reserved now."""
+        """`settled` is what was reserved on the node when it measured this; None: what is reserved now."""
         entry = self._node(node)
         capacity = entry.status.capacity if entry.status else {}
         free = {"memory": load.memory_free, "disk": load.disk_free}
@@ -240,16 +317,17 @@ class Mirror(Tables):
             settled,
         )
         entry.measured_at_ms = self.now_ms
-        entry.load = load  # last: a load whose numbers do not fit must not be there to be inherited
+        # Last: if set_measured() raises on numbers that do not fit, inherit() must not find this load.
+        entry.load = load
 
     def reserved_when_measured(self, node: NodeId) -> Mapping[str, int]:
-        """What was reserved on a node when it measured its load."""
+        """The amounts that were reserved on a node when it measured its load."""
         return self.node_table.settled_at(self.node_table.slot[node])
 
     def resume(self, before: "Mirror") -> None:
-        """Take over what was observed, after a mirror that was half-written was read again.
+        """Copy observations from a tainted mirror into this one, which was loaded in its place.
 
-        Unlike after a failed commit, nodes could be heard all the time: their silence counts on.
+        Unlike after a failed commit, messages of nodes were served all the time, so silence counts on.
         """
         self.inherit(before)
         self.read_at_ms = before.read_at_ms
@@ -262,9 +340,10 @@ class Mirror(Tables):
                 self.jobs[name].run_us = job.run_us
 
     def inherit(self, before: "Mirror") -> None:
-        """Take over what was observed, after everything was read again.
+        """Copy observations into this mirror, which was loaded after a failed commit or at a takeover.
 
-        But not the silence: who could not write could not greet anybody, so all count as heard just now.
+        The time of last messages is not copied: while no commit succeeded no handshake could complete, so a
+        node's silence may be our own fault. All nodes count as seen now.
         """
         self.presence = before.presence
         self.disk_low = before.disk_low
@@ -277,7 +356,7 @@ class Mirror(Tables):
                     self.measure(node, entry.load, before.reserved_when_measured(node))
                     self.nodes[node].measured_at_ms = entry.measured_at_ms
 
-    # ---- inside: one setter per kind of record
+    # ---- one setter per type of record
 
     def _set_job(self, record: JobSpec) -> None:
         job = self.jobs.get(record.id)
@@ -294,7 +373,7 @@ class Mirror(Tables):
         self._aggregates.add_job(record)
 
     def _insert_job(self, job: JobEntry) -> None:
-        """Jobs are in the order of their numbers: an adopted one may come after jobs with higher numbers."""
+        """Keep `jobs` in the order of job numbers: an adopted job may come after jobs with higher numbers."""
         number = int(job.spec.id)
         higher = list(takewhile(lambda other: int(other) > number, reversed(self.jobs)))
         self.jobs[job.spec.id] = job
@@ -302,7 +381,8 @@ class Mirror(Tables):
             self.jobs[other] = self.jobs.pop(other)
 
     def _replace_spec(self, job: JobEntry, record: JobSpec) -> None:
-        """An update: what was counted by the old spec is counted by the new one."""
+        """Apply an updated spec, and count everything by the new spec that was counted by the old one."""
+        # Order matters: leave the queue and release all holds while the old spec still says by how much.
         self._queues.remove(job)
         for block, attempt in job.attempts.items():
             self._shift_holds(job, attempt, job.holds_of(block), bytes(len(job.holds_of(block))))
@@ -327,7 +407,7 @@ class Mirror(Tables):
         self._queues.update(job, self.now_ms)
 
     def _set_job_cluster(self, record: JobCluster) -> None:
-        """Its tasks may run on nodes of that cluster only: it waits in another line."""
+        """Assign the job to a cluster: its tasks run on nodes of that cluster only, so its queue changes."""
         job = self.jobs[record.id]
         job.cluster = record
         self.unassigned.pop(record.id, None)
@@ -375,7 +455,7 @@ class Mirror(Tables):
             self.system_jobs.pop(record.id, None)
 
     def _index_moving(self, job: JobEntry) -> None:
-        """Parked and ended jobs are not offered to the scheduler."""
+        """Update `moving`, which leaves out parked and ended jobs."""
         ended = job.status is not None and job.status.ended
         if job.moving and not job.is_parked and not ended:
             self.moving[job.spec.id] = None
@@ -392,26 +472,28 @@ class Mirror(Tables):
         self._update_labels(self.nodes[record.id])
         self._update_openness(self.nodes[record.id])
         if record.revoked:
-            self.touched[record.id] = None  # its connections end
+            self.touched[record.id] = None  # its connections must be closed
 
     def _set_namespace(self, record: NamespaceRecord) -> None:
-        self.namespaces[record.name] = record
-        self.node_table.capacity_version += 1  # a larger quota is room too
+        self._tables.namespaces[record.name] = record
+        # A larger quota can let blocked queues start, as freed resources can.
+        self.node_table.capacity_version += 1
 
     def _set_machine(self, record: Machine) -> None:
-        self.machines[record.name] = record
+        self._tables.machines[record.name] = record
         if record.node in self.nodes:
             self.nodes[record.node].machine_leaving = record.goes
             self._update_openness(self.nodes[record.node])
 
     def _refresh_block(self, job: JobEntry, block: int, written: list[int] | None = None) -> None:
-        """Bring phases, tally, line, holds and room in step with the three records of a block.
+        """Update phases, counts, queue and holds to match the three records of a block.
 
-        `written` are the positions at which one of them changed; None: maybe all.
+        `written`: positions at which one of the records changed; None: possibly all.
         """
         size = job.spec.block_size(block)
         attempt = job.attempts.get(block)
-        known = block in job.holds  # phases are there also of what is beyond the wanted, without a record
+        # Not `in job.phases`: scaled-down tasks have phases without having any record.
+        known = block in job.holds
         before = BlockPhases(job.phases.get(block) or bytes(size), job.holds.get(block) or bytes(size))
         records = job.tasks.get(block), attempt, job.statuses.get(block)
         if known and written is not None and len(written) <= FEW:
@@ -433,39 +515,39 @@ class Mirror(Tables):
         if _STOPPING in now.phase:
             self._touch_block(job, block)
         self._queues.update(job, self.now_ms)
-        # Each task of a system job waits for its own node: one that is tried in vain says nothing of others.
+        # Each task of a system job waits for its own node: one that does not fit says nothing about others.
         if job.spec.kind is _SYSTEM and any(now.phase[position] == _PENDING for position in changed):
             self._queues.mark_improved(job)
 
     def _shift_holds(self, job: JobEntry, attempt: AttemptBlock, before: bytes, now: bytes) -> None:
-        """Attempts took, kept or gave back a place or room on their nodes."""
+        """Move reservations on nodes by the difference between two hold columns of a block."""
         first = attempt.block * BLOCK_TASKS
         number, place = ints(attempt, "number"), ints(attempt, "node")
-        moves: dict[NodeId, HoldChange] = {}
+        by_node: dict[NodeId, HoldChange] = {}
         for position in changes(before, now):
             node = attempt.nodes[place[position]]
-            move = moves.get(node)
-            if move is None:
-                move = moves[node] = HoldChange()
-            move.shift(before[position], now[position])
+            change = by_node.get(node)
+            if change is None:
+                change = by_node[node] = HoldChange()
+            change.shift(before[position], now[position])
             name = (job.spec.id, first + position)
             if now[position]:
                 self._node(node).assigned[name] = number[position]
             else:
                 self._node(node).assigned.pop(name, None)
-            if now[position] >= _ROOM > before[position]:
+            if now[position] >= _RESERVED > before[position]:
                 self._reserve_gpus(job, first + position, node, attempt.gpus.get(position, 0))
-            elif before[position] >= _ROOM > now[position]:
+            elif before[position] >= _RESERVED > now[position]:
                 self._release_gpus(job, first + position)
-        for node, move in moves.items():
-            self._aggregates.apply_change(job, node, move)
+        for node, change in by_node.items():
+            self._aggregates.apply_change(job, node, change)
             self.touched[node] = None
 
     def _reserve_gpus(self, job: JobEntry, index: int, node: NodeId, devices: int) -> None:
-        """Reserve an attempt's GPUs, and remember what was reserved: by its end the spec may be another.
+        """Reserve an attempt's GPUs, and record what was reserved: the spec may change before it ends.
 
-        An attempt of an older spec may have GPUs although the spec no longer asks for any. Their share is
-        not known then, so they count as wholly taken until that attempt has ended.
+        An attempt of an older spec may have GPUs although the spec no longer requests any. Their share is
+        unknown then, so they count as fully allocated until that attempt has ended.
         """
         if devices:
             share = job.spec.needs.get(GPU) or WHOLE_GPU
@@ -484,7 +566,7 @@ class Mirror(Tables):
             self.touched |= {node: None for node in attempt.nodes if node in self.nodes}
 
     def _record_outcomes(self, job: JobEntry, new: StatusBlock, written: list[int] | None) -> None:
-        """Run times of what just ended, and refusals."""
+        """Learn from a status block: run times of attempts that ended, and refusals by nodes."""
         changed = range(len(new.state)) if written is None else written
         ran_us = ints(new, "ran_us")
         ran = [ran_us[at] for at in changed if new.state[at] in _RAN]
@@ -545,12 +627,12 @@ class Mirror(Tables):
         self._update_openness(entry)
 
     def _update_labels(self, entry: NodeEntry) -> None:
-        """Bring the labels and taints that the scheduler sees in step with the three records of a node."""
+        """Update the labels and taints in the node table from the three records of a node."""
         slot = self.node_table.slot[entry.id]
         declared = entry.status.labels if entry.status else {}
         granted = {**entry.spec.labels, "node": entry.spec.name, "cluster": entry.spec.cluster}
         taints = entry.intent.taints if entry.intent else ()
-        self.node_table.set_labels(slot, labels.counted(declared, granted, self.granted_only_labels), taints)
+        self.node_table.set_labels(slot, matched_labels(declared, granted, self.granted_only_labels), taints)
 
     def _update_openness(self, entry: NodeEntry) -> None:
         slot = self.node_table.slot[entry.id]
@@ -559,7 +641,7 @@ class Mirror(Tables):
         self._clusters_index.update_node(entry)
 
     def _charge_namespace(self, job: JobEntry, kept: NamespaceUsage) -> None:
-        """A job counts for this much in the account of its namespace, instead of what it did before."""
+        """Charge a job's namespace this usage, in place of what the job was charged before."""
         self.usage.add(job.spec.namespace, job.usage, -1)
         job.usage = kept
         self.usage.add(job.spec.namespace, kept)
@@ -582,17 +664,17 @@ class Mirror(Tables):
 
     def _forget_node(self, node: NodeId) -> None:
         entry = self.nodes.pop(node, None)
-        self.touched.pop(node, None)  # nobody is there to be told
+        self.touched.pop(node, None)  # a deleted node gets no orders
         if entry is not None:
             self.node_table.remove(node)
             self._clusters_index.remove_node(entry)
 
 
 def _first_unsortable(records: list[Record]) -> Record:
-    """The first whose place in the order of loading cannot be told."""
+    """The first record for which load_order() raises."""
     for record in records:
         try:
             load_order(record)
         except Exception:
             return record
-    raise AssertionError("each record has a place in the order of loading")
+    raise AssertionError("load_order() accepts each of these records")

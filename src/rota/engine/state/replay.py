@@ -1,4 +1,4 @@
-"""A commit that somebody else made + the mirror before it -> the mirror after it, as if read anew."""
+"""A commit of another server + a standby's mirror -> the mirror after it, as if it had been loaded."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,10 +13,10 @@ _OF_JOBS = ("job", "task", "attempt", "status", "pin")
 
 
 def replay_commit(mirror: Mirror, puts: Sequence[Record], deletes: Iterable[Key]) -> None:
-    """Of each record only its last value is known, not the steps between.
+    """Apply the records of one commit, of which only the last value of each key is known.
 
-    An attempt may have ended on one node and the next begun on another: so what a block held is given back
-    by what was known of it, then taken anew.
+    Within the commit an attempt may have ended on one node and the next one started on another. So all that a
+    block held is released first, as it was known before, and reserved again from the new records.
     """
     for record in puts:
         if isinstance(record, TaskBlock | AttemptBlock | StatusBlock):
@@ -25,11 +25,11 @@ def replay_commit(mirror: Mirror, puts: Sequence[Record], deletes: Iterable[Key]
     for key in deletes:
         _release_job(mirror, key)
         mirror.forget(key)
-    mirror.touched.clear()  # it is for who orders nodes: that is who leads
+    mirror.touched.clear()  # only the leader sends orders to nodes
 
 
 def _release_job(mirror: Mirror, key: Key) -> None:
-    """A job that was known as one under way may be gone by the next that is heard of it."""
+    """Release what a deleted job held: between two replayed commits it may have gone from live to deleted."""
     head, name, *_ = key.split("/")
     job = mirror.jobs.get(JobId(name)) if head in _OF_JOBS else None
     if job is not None:
@@ -44,7 +44,7 @@ def _release_block(mirror: Mirror, name: JobId, block: int) -> None:
         return
     phases = job.phases.pop(block)
     none = bytes(len(phases))
-    # Of tasks that are wanted no more and were never placed there are none.
+    # Blocks of scaled-down tasks that were never placed have phases and no holds.
     holds = job.holds.pop(block, none)
     attempt = job.attempts.get(block)
     if attempt is not None:

@@ -1,8 +1,8 @@
-"""Of a system job: which index is for which node, and so how many tasks it has."""
+"""Index of a system job's pins: which task index belongs to which node, and so how many tasks it has."""
 
 from rota.model.ids import NodeId
 from rota.model.limits import BLOCK_TASKS
-from rota.model.system_job import PinBlock
+from rota.model.task import PinBlock
 from rota.rules.phases import Phase
 
 _PENDING = int(Phase.PENDING)
@@ -17,7 +17,7 @@ class SystemJobIndex:
         self.nodes: list[NodeId] = []  # by index
 
     def apply(self, record: PinBlock) -> int:
-        """Apply a block; returns how many tasks have come. An adopted job may learn of a node by it."""
+        """Apply a pin block; return the number of tasks added. For an adopted job it may name a node."""
         self.blocks[record.block] = record
         first, before = record.block * BLOCK_TASKS, len(self.nodes)
         is_named = list(record.nodes[: before - first]) != self.nodes[first : first + len(record.nodes)]
@@ -28,14 +28,16 @@ class SystemJobIndex:
             self.index.update({self.nodes[index]: index for index in range(before, len(self.nodes))})
         return len(self.nodes) - before
 
-    def pending(self, phases: dict[int, bytes], again: dict[int, dict[int, int]], now_ms: int) -> list[int]:
-        """Indices that wait for their nodes, whatever order those came in."""
+    def pending(
+        self, phases: dict[int, bytes], retry_at_ms: dict[int, dict[int, int]], now_ms: int
+    ) -> list[int]:
+        """Indices of pending tasks whose backoff is over."""
         found: list[int] = []
         for block, record in self.blocks.items():
-            known, pauses, first = phases.get(block), again.get(block, {}), block * BLOCK_TASKS
+            known, backoffs, first = phases.get(block), retry_at_ms.get(block, {}), block * BLOCK_TASKS
             found += [
                 first + at
                 for at in range(len(record.nodes))
-                if (known is None or known[at] == _PENDING) and pauses.get(first + at, 0) <= now_ms
+                if (known is None or known[at] == _PENDING) and backoffs.get(first + at, 0) <= now_ms
             ]
         return found

@@ -1,16 +1,20 @@
-"""Records of which only the last of each name counts, and from which next to nothing is derived."""
+"""Last-write-wins records without indexes: namespaces, clusters, machines, subscribers, crons, counters.
+
+The mirror owns one `Tables` and shares its dictionaries with readers, so they are filled in place and never
+replaced. The one thing derived here is the intent of clusters that were created like another one.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
+from rota.model.adoption import Restored
 from rota.model.cluster import ClusterIntent, ClusterRecord, Machine
 from rota.model.cron import CronRecord, CronStatus
 from rota.model.ended_jobs import EndedJobs
 from rota.model.ids import JobId, Key
 from rota.model.job import Counters, JobTombstone, SubmitKey
 from rota.model.namespace import NamespaceRecord
-from rota.model.report_interval import ReportInterval
-from rota.model.restored import Restored
+from rota.model.node import ReportInterval
 from rota.model.subscriber import Subscriber
 
 
@@ -22,18 +26,17 @@ class Tables:
         self.restored: Restored | None = None
         self.clusters: dict[str, ClusterRecord] = {}
         self.cluster_intents: dict[str, ClusterIntent] = {}
-        self.machines: dict[str, Machine] = {}  # that providers were asked for
+        self.machines: dict[str, Machine] = {}  # machines requested from providers
         self.subscribers: dict[str, Subscriber] = {}
         self.ended_jobs = EndedJobs()
-        self.submit_keys = self.ended_jobs.submit_keys
         self.crons: dict[str, CronRecord] = {}  # by namespace and name
         self.cron_statuses: dict[str, CronStatus] = {}
 
     def submitted(self, namespace: str, name: str) -> SubmitKey | None:
-        return self.submit_keys.get(Key(f"submit/{namespace}/{name}"))
+        return self.ended_jobs.submit_keys.get(Key(f"submit/{namespace}/{name}"))
 
     def setters(self) -> dict[type, Callable[[Any], None]]:
-        """By the kind of record."""
+        """By type of record."""
         return {
             Counters: self._set_counters,
             ReportInterval: self._set_report_interval,
@@ -56,8 +59,8 @@ class Tables:
             case "gone":
                 self.ended_jobs.tombstones.pop(JobId(name), None)
             case _ if head in self._by_name:
-                gone = self._by_name[head].pop(name, None)
-                if isinstance(gone, ClusterRecord) and gone.like is not None:
+                deleted = self._by_name[head].pop(name, None)
+                if isinstance(deleted, ClusterRecord) and deleted.like is not None:
                     self.cluster_intents.pop(name, None)
             case _:
                 raise AssertionError(f"records of kind {head} are never deleted")
@@ -76,12 +79,12 @@ class Tables:
 
     def _set_cluster(self, record: ClusterRecord) -> None:
         self.clusters[record.name] = record
-        wish = self.cluster_intents.get(record.like or "")
-        if wish is not None:
-            self.cluster_intents[record.name] = wish.for_cluster(record)
+        intent = self.cluster_intents.get(record.like or "")
+        if intent is not None:
+            self.cluster_intents[record.name] = intent.for_cluster(record)
 
     def _set_cluster_intent(self, record: ClusterIntent) -> None:
-        """Also that of those that were made like it."""
+        """Set the intent of a cluster, and of the clusters that were created like it."""
         self.cluster_intents[record.name] = record
         for cluster in self.clusters.values():
             if cluster.like == record.name:

@@ -1,4 +1,4 @@
-"""A mirror -> a second one of what has not ended, on which anything may be tried without touching it."""
+"""A mirror -> a copy without ended jobs, on which a plan can be tried without touching the original."""
 
 from collections.abc import Mapping
 from typing import NamedTuple, Self
@@ -11,7 +11,7 @@ from rota.model.plan import Record
 
 
 class MirrorCopy(NamedTuple):
-    """A mirror's contents at one moment: frozen records, and copies of what is not frozen."""
+    """The contents of a mirror at one moment: frozen records, and copies of everything mutable."""
 
     now_ms: int
     records: list[Record]
@@ -22,30 +22,33 @@ class MirrorCopy(NamedTuple):
 
 
 class NodeObservation(NamedTuple):
-    """What was observed of a node, and is in no record."""
+    """Observations of a node, which are in no record."""
 
     node: NodeId
     link: Connection
     load: NodeLoad | None
-    settled: Mapping[str, int]  # what was reserved there when it measured that load
+    settled: Mapping[str, int]  # what was reserved on the node when it measured that load
 
 
 class WhatIfMirror(Mirror):
-    """Made from what was taken; that alone has to be done at once, the rest may be done in a thread."""
+    """A mirror made from a copy, as a type of its own: code that changes it cannot be given the live mirror.
+
+    `copy_of` must run between two commits; `from_copy` shares nothing mutable and may run in a thread.
+    """
 
     @staticmethod
     def copy_of(mirror: Mirror) -> MirrorCopy:
-        taken = MirrorCopy(
+        copied = MirrorCopy(
             mirror.now_ms, [mirror.counters], [], [], mirror.refusals.copy(), mirror.granted_only_labels
         )
-        records = taken.records
+        records = copied.records
         records.extend(mirror.clusters.values())
         records.extend(mirror.cluster_intents.values())
         records.extend(mirror.machines.values())
         records.extend(mirror.namespaces.values())
         for name, node in mirror.nodes.items():
             records.extend(node.records())
-            taken.observed.append(
+            copied.observed.append(
                 NodeObservation(name, node.connection, node.load, mirror.reserved_when_measured(name))
             )
         for job in mirror.jobs.values():
@@ -53,21 +56,21 @@ class WhatIfMirror(Mirror):
                 continue
             records.extend(job.records())
             if job.run_us is not None:
-                taken.run_us.append((job.spec.id, job.run_us))
-        return taken
+                copied.run_us.append((job.spec.id, job.run_us))
+        return copied
 
     @classmethod
-    def from_copy(cls, taken: MirrorCopy) -> Self:
-        shadow = cls(taken.only_granted)
-        shadow.now_ms = taken.now_ms
-        shadow.load(taken.records)
-        for node, link, load, settled in taken.observed:
-            shadow.connect(node, link)
+    def from_copy(cls, copied: MirrorCopy) -> Self:
+        mirror = cls(copied.only_granted)
+        mirror.now_ms = copied.now_ms
+        mirror.load(copied.records)
+        for node, link, load, settled in copied.observed:
+            mirror.connect(node, link)
             if load is not None:
-                shadow.measure(node, load, settled)
-        for job, run_us in taken.run_us:
-            shadow.jobs[job].run_us = run_us
-        shadow.refusals.adopt(taken.refusals)
-        for errand in shadow.refusals.errands():
-            shadow._queues.split_refused(errand)
-        return shadow
+                mirror.measure(node, load, settled)
+        for job, run_us in copied.run_us:
+            mirror.jobs[job].run_us = run_us
+        mirror.refusals.adopt(copied.refusals)
+        for refusal_key in mirror.refusals.refusal_keys():
+            mirror._queues.split_refused(refusal_key)
+        return mirror

@@ -7,8 +7,8 @@ import numpy as np
 
 from rota.model.columns import Array
 from rota.model.job import JobSpec
+from rota.model.outlook import WaitReason
 from rota.model.view import NodeView, View
-from rota.model.why import WaitReason
 from rota.scheduler.explain.phrases import count_of_nodes, join_few
 from rota.scheduler.placement.place import Placer
 

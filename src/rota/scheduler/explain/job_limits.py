@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rota.model.amounts import TASKS
 from rota.model.columns import column
 from rota.model.limits import BLOCK_TASKS
-from rota.model.namespace import TASKS, NamespaceRecord
+from rota.model.namespace import NamespaceRecord
+from rota.model.outlook import WaitReason
 from rota.model.plan import Instant
 from rota.model.view import JobView, View
-from rota.model.why import WaitReason
 from rota.rules.phases import Phase
 from rota.scheduler.explain.phrases import format_amount
 from rota.scheduler.explain.queue_position import is_too_late

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from rota.model.container import ROOTLESS, RUNTIME
+from rota.model.container import ROOTLESS, RUNTIME, SANDBOX
 from rota.model.ids import NodeId
 from rota.model.lifecycle import NodeState
 from rota.model.limits import NODE_TASKS_MAX
 from rota.model.node import Connection, Eligibility
 from rota.model.plan import Instant
-from rota.model.sandbox import SANDBOX
 from rota.model.shape import LEASES, Constraint, tolerates
 from rota.model.view import JobView, View
 from rota.scheduler.explain.feasibility import FeasibilityInput, FeasibilityReport, Obstacle, without

@@ -1,11 +1,11 @@
 """An elastic cluster -> text on machines being added, and on what keeps it from growing."""
 
 from rota.model.cluster import DEFAULT, ClusterIntent, ClusterRecord, Machine
-from rota.model.cluster_matching import could_provision
 from rota.model.job import JobSpec
+from rota.model.outlook import WaitReason
 from rota.model.shape import Op
 from rota.model.view import View
-from rota.model.why import WaitReason
+from rota.rules.cluster_matching import could_provision
 
 _NODE_LABEL = "node"  # the label whose value is the node's name
 

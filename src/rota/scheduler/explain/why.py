@@ -10,9 +10,9 @@ from rota.model.ids import JobId, NodeId
 from rota.model.job import JobKind
 from rota.model.lifecycle import JobState, NodeState, TaskState
 from rota.model.limits import BLOCK_TASKS
+from rota.model.outlook import Explanation, NearMiss, WaitReason
 from rota.model.plan import Instant
 from rota.model.view import JobView, NodeView, View, state_of
-from rota.model.why import Explanation, NearMiss, WaitReason
 from rota.rules.disruption import BrakeLevel, BrakeState, SilentNodes
 from rota.rules.phases import Phase
 from rota.scheduler.explain.estimate_start import estimate_start_ms

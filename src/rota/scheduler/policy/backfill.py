@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rota.model.amounts import TASKS
 from rota.model.columns import Array, ints
 from rota.model.ids import JobId
 from rota.model.job import JobSpec, QueueRank
 from rota.model.limits import BLOCK_TASKS, RESERVATION_AHEAD_MS
-from rota.model.namespace import TASKS
 from rota.model.plan import Instant
 from rota.model.view import JobView, NodeView, View
 from rota.rules.phases import Phase

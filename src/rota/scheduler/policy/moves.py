@@ -18,12 +18,12 @@ import numpy as np
 
 from rota.model.columns import Array, Ranges
 from rota.model.ids import NodeId
+from rota.model.job import MoveOrder
 from rota.model.lifecycle import JobState
 from rota.model.limits import BLOCK_TASKS, MOVE_WAIT_MS
-from rota.model.move import MoveOrder
+from rota.model.outlook import WaitReason
 from rota.model.plan import EventRecord, Instant
 from rota.model.view import JobView, View
-from rota.model.why import WaitReason
 from rota.rules.move_window import move_window
 from rota.rules.phases import Phase
 from rota.scheduler.placement.attempt_blocks import PlacedTasks

@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rota.model.amounts import GPU, WHOLE_GPU
+from rota.model.amounts import GPU, TASKS, WHOLE_GPU
 from rota.model.attempt import EVICTED, LOOKAHEAD
 from rota.model.columns import Array
 from rota.model.ids import JobId
 from rota.model.limits import BLOCK_TASKS, PREEMPT_MARGIN
-from rota.model.namespace import TASKS
 from rota.model.node_table import bits
 from rota.model.view import JobView, NodeView, View
 from rota.rules.phases import Phase

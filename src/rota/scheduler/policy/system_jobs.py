@@ -9,7 +9,7 @@ from rota.model.columns import Array, Ranges
 from rota.model.ids import JobId, NodeId
 from rota.model.limits import BLOCK_TASKS
 from rota.model.plan import EventRecord, Plan, Record
-from rota.model.system_job import PinBlock
+from rota.model.task import PinBlock
 from rota.model.view import JobView, View
 from rota.scheduler.placement.place import Assignment, Assignments, Placer, choose_gpus
 from rota.scheduler.placement.scores import EXCLUDED

@@ -5,10 +5,10 @@ from typing import Any
 
 from rota.model.cluster import DEFAULT
 from rota.model.job import JobSpec
-from rota.model.labels import counted
 from rota.model.lifecycle import NodeState
 from rota.model.node import Eligibility
 from rota.model.shape import AffinityTerm, Constraint, Op, SpreadTerm
+from rota.rules.node_labels import matched_labels
 from rota.sim.world.invariant import InvariantBroken
 
 Placed = Sequence[tuple[JobSpec, str]]  # job and node of each task
@@ -147,7 +147,8 @@ class AffinityChecks:
     def _labels(self, node: str) -> dict[str, str]:
         spec, status = self._known[f"node/{node}/spec"], self._known.get(f"node/{node}/status")
         reported = {} if status is None else status.labels
-        return counted(reported, {**spec.labels, "node": spec.name, "cluster": spec.cluster}, frozenset())
+        granted = {**spec.labels, "node": spec.name, "cluster": spec.cluster}
+        return matched_labels(reported, granted, frozenset())
 
 
 def home_of(known: Mapping[str, Any], spec: JobSpec) -> str:

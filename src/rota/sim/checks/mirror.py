@@ -6,10 +6,10 @@ from typing import Any
 from rota.engine.state.mirror import Mirror
 from rota.model.ids import NodeId
 from rota.model.job import Counters, QueueRank
+from rota.model.node import ReportInterval
 from rota.model.plan import Record
-from rota.model.report_interval import ReportInterval
 from rota.model.shape import QueueKey
-from rota.model.system_job import begun
+from rota.model.task import begun
 from rota.sim.cluster.engine import load_mirror
 from rota.sim.cluster.server import SimServer
 from rota.sim.world.invariant import InvariantBroken

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rota.keeper.resources.reservations import AttemptKey
 from rota.model.job import JobKind, JobSpec
 from rota.model.lifecycle import AttemptState
-from rota.model.retry import Failure
+from rota.model.recovery import Failure
 from rota.model.shape import RunMode
 from rota.sim.cluster.machine import SimMachine
 from rota.sim.cluster.machine_os import MISSING, SimChild

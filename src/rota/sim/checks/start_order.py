@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rota.model.calendar import MINUTE_MS, stamp
+from rota.model.amounts import MINUTE_MS
 from rota.model.cron import CronRecord, CronStatus, MissedRuns
 from rota.model.job import JobStatus
 from rota.model.lifecycle import JobState
@@ -79,5 +79,6 @@ def check_cron(known: Mapping[str, Any], fresh: Mapping[str, Any], before: Any, 
     planned = [minute for minute in minutes if minute % each == 0][-CRON_MISSED_MAX:]
     made = {record.name for key, record in fresh.items() if key.endswith("/spec") and key.startswith("job/")}
     for minute in planned:
-        if f"{cron.name}@{stamp(minute)}" not in made:
-            raise InvariantBroken(f"cron {cron.name} skipped the run for {stamp(minute)}")
+        name = cron.child_name(minute * MINUTE_MS)
+        if name not in made:
+            raise InvariantBroken(f"cron {cron.name} skipped the run {name}")

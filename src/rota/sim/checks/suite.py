@@ -289,7 +289,7 @@ class Checks:
 
     def _desired(self, spec: JobSpec) -> Iterable[tuple[int, TaskState | None]]:
         """States of desired tasks; of an at-most-once job, without those that a scale-down once canceled."""
-        once = spec.kept is not None and spec.run is RunMode.AT_MOST_ONCE
+        once = spec.desired_count is not None and spec.run is RunMode.AT_MOST_ONCE
         for index, state in self._states(spec):
             if not (spec.is_scaled_down(index) or (once and state is TaskState.CANCELED)):
                 yield index, state

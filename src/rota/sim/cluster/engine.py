@@ -81,7 +81,7 @@ class SimEngine(SimProcess):
     def ask(
         self,
         owner: str,
-        command: Command,
+        command: Command[object],
         answered: Callable[[Any], None],
         refused: Callable[[RotaError], None],
     ) -> None:

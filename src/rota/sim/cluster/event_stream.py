@@ -16,6 +16,7 @@ from rota.engine.loop import Decided
 from rota.engine.reconciler import Command
 from rota.model.errors import RotaError
 from rota.model.plan import Instant, Plan
+from rota.model.subscriber import Subscriber
 from rota.sim.cluster.messages import EventPageMessage, WatchEnded, WatchRequest, WatchStarted
 from rota.sim.world.network import SimStream
 from rota.sim.world.store import Answer, SimStore
@@ -25,7 +26,7 @@ from rota.store import codec
 EVENTS_IN_MEMORY = 16  # few, so that older events are read from the store
 ROWS_AT_ONCE = 5
 PACE_MS = 3  # between two pages to one subscriber
-Ask = Callable[[str, Command, Callable[[Any], None], Callable[[RotaError], None]], None]
+Ask = Callable[[str, Command[object], Callable[[Any], None], Callable[[RotaError], None]], None]
 
 
 class _Reader:
@@ -80,7 +81,7 @@ class SimEventStream:
             return
         name = request.name
 
-        def command(view: Any, _: Instant) -> Plan:
+        def command(view: Any, _: Instant) -> Plan[Subscriber]:
             return subscribe(view.subscribers, name, now)
 
         def found(stored: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from rota.apiserver.admission.node_actions import delete_node_records, enroll_node
 from rota.apiserver.lookup import find_node
 from rota.model.errors import Rejected, RotaError
+from rota.model.ids import NodeId
 from rota.model.node import NodeSpec
 from rota.model.plan import Instant, Plan
 from rota.model.view import View
@@ -70,7 +71,7 @@ class JoiningMachine(SimProcess):
         """Enroll at the server; the token is used last, so a duplicate enrollment is undone."""
         token, name = self.token, self.order.machine
 
-        def enroll(view: View, now: Instant) -> Plan:
+        def enroll(view: View, now: Instant) -> Plan[NodeSpec]:
             return enroll_node(view, name, token.labels, token.cluster, now)
 
         def enrolled(spec: NodeSpec) -> None:
@@ -98,7 +99,7 @@ class JoiningMachine(SimProcess):
 
 
 def _undo_enrollment(server: SimServer, spec: NodeSpec) -> None:
-    def forget(view: View, _: Any) -> Plan:
+    def forget(view: View, _: Any) -> Plan[NodeId]:
         return delete_node_records(find_node(view, spec.id), f"node {spec.name} could not be enrolled")
 
     server.ask("apiserver", forget, lambda _: None, lambda _: None)

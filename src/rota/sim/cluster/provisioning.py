@@ -31,8 +31,8 @@ class _CoroutineEngine:
     def __init__(self, engine: SimEngine) -> None:
         self._engine = engine
 
-    def listen(self, listener: Callable[[Any], None]) -> None:
-        self._engine.commit_hooks.append(lambda: listener(None))
+    def on_commit(self, hook: Callable[[Any], None]) -> None:
+        self._engine.commit_hooks.append(lambda: hook(None))
 
     async def read(self, query: Callable[[Mirror], T]) -> T:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -44,10 +44,10 @@ class _CoroutineEngine:
         self._engine.read(run)
         return await future
 
-    async def ask(self, owner: str, command: Command) -> Any:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    async def ask(self, owner: str, command: Command[T]) -> T:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        def answered(answer: Any) -> None:
+        def answered(answer: T) -> None:
             if not future.done():
                 future.set_result(answer)
 

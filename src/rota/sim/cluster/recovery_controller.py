@@ -35,7 +35,7 @@ class SimRecoveryController(SimSubscriber):
     def _send(self, resolution: LossResolution) -> None:
         server = self.rng.choice(self.servers)
 
-        def command(view: View, _: Instant) -> Plan:
+        def command(view: View, _: Instant) -> Plan[object]:
             return resolve_losses(view, resolution, ADMIN)
 
         def refused(error: Any) -> None:

@@ -186,7 +186,7 @@ class SimSubscriber(SimProcess):
         at, name, server = self._last, self.subscriber_name, stream.server
         assert isinstance(server, SimServer)
 
-        def command(view: Any, _: Instant) -> Plan:
+        def command(view: Any, _: Instant) -> Plan[object]:
             return acknowledge_events(view.subscribers, name, at.revision, at.index)
 
         def answered(_: Any) -> None:

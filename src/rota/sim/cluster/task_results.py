@@ -102,7 +102,7 @@ class ResultReporters:
         process: SimProcess,
         is_alive: Callable[[], bool],
         call: ResultCall,
-        command: Callable[[View, Instant], Plan],
+        command: Callable[[View, Instant], Plan[object]],
     ) -> None:
         """Repeat the call until it is answered or rejected, or the machine is gone."""
         answered = False
@@ -124,7 +124,7 @@ class ResultReporters:
         self,
         process: SimProcess,
         call: ResultCall,
-        command: Callable[[View, Instant], Plan],
+        command: Callable[[View, Instant], Plan[object]],
         on_answer: Callable[[Any], None],
     ) -> None:
         self._calls += 1
@@ -137,7 +137,7 @@ class ResultReporters:
         self._network.call(process.name, server, lambda: server.ask("apiserver", command, answer, answer))
 
 
-def _command(call: ResultCall, machine: SimMachine) -> Callable[[View, Instant], Plan]:
+def _command(call: ResultCall, machine: SimMachine) -> Callable[[View, Instant], Plan[object]]:
     job, index, attempt = call.key
     name = TaskName(job, index, attempt, machine.node)
     caller = Caller(f"attempt {attempt} of task {index} of job {job}", Role.VIEWER, (), name)

@@ -127,7 +127,7 @@ class SimUsers(SimProcess):
         self._send_pause(job)
 
     def _send_pause(self, job: JobId) -> None:
-        def command(view: View, now: Instant) -> Plan:
+        def command(view: View, now: Instant) -> Plan[object]:
             stop = self._paused.get(job)
             if stop is None:
                 return actions.resume(view, job, {}, ADMIN, now)
@@ -137,7 +137,7 @@ class SimUsers(SimProcess):
         self.insist(command, lambda _: None)
 
     def update(self, job: JobId, body: dict[str, Any], *, replace: bool, max_parallel: int | None) -> None:
-        def command(view: View, now: Instant) -> Plan:
+        def command(view: View, now: Instant) -> Plan[object]:
             once = job in view.jobs and view.jobs[job].spec.run is RunMode.AT_MOST_ONCE
             request = UpdateRequest(body, None, replace and not once, max_parallel)
             return update.update_job(view, job, request, ADMIN, now)
@@ -162,7 +162,7 @@ class SimUsers(SimProcess):
         self.eligibility[node] = eligibility
         self.deadlines[node] = within_seconds
 
-        def command(view: View, now: Instant) -> Plan:
+        def command(view: View, now: Instant) -> Plan[object]:
             if self.eligibility[node] is Eligibility.DRAINING:
                 body = {"deadline_seconds": self.deadlines[node]}
                 return drain_node(view, node, body, ADMIN, now)
@@ -179,7 +179,7 @@ class SimUsers(SimProcess):
         """Set the node's taint, or remove it if None; a late duplicate carries out the latest intent."""
         self._taints[node] = taint
 
-        def command(view: Any, _: Instant) -> Plan:
+        def command(view: Any, _: Instant) -> Plan[object]:
             latest = self._taints[node]
             body = {"untaint": ["kept"]} if latest is None else {"taint": [latest]}
             return taint_node(view, node, body, ADMIN)
@@ -190,13 +190,13 @@ class SimUsers(SimProcess):
         """Set the quota of a namespace; an empty one removes it."""
         self._quotas[namespace] = quota
 
-        def command(view: Any, _: Instant) -> Plan:
+        def command(view: Any, _: Instant) -> Plan[object]:
             body = {"quota": self._quotas[namespace]}
             return namespaces.set_namespace(view, namespace, body, ADMIN)
 
         self.insist(command, lambda _: None)
 
-    def insist(self, command: Command, done: Callable[[Any], None]) -> None:
+    def insist(self, command: Command[object], done: Callable[[Any], None]) -> None:
         """Send the command until a server answers it or rejects it; unavailability is retried."""
         answered = False
         round_ = 0
@@ -225,7 +225,7 @@ class SimUsers(SimProcess):
 
         ask()
 
-    def _call(self, command: Command, on_answer: Callable[[Any], None]) -> None:
+    def _call(self, command: Command[object], on_answer: Callable[[Any], None]) -> None:
         self._calls += 1
         server = self.servers[self._calls % len(self.servers)]
 

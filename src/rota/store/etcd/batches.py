@@ -1,4 +1,4 @@
-"""A batch -> the writes that it means, in transactions that etcd takes; large values in pieces."""
+"""A batch -> its writes, in transactions within etcd's limits; large values are split into pieces."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -20,7 +20,7 @@ Write = tuple[bytes, bytes | None]  # a key and its value; None: it is deleted
 
 
 class CommitHead(NamedTuple):
-    """What is known of the last commit beside its revision."""
+    """Metadata of the last commit; its mark identifies it after a lost answer."""
 
     format: int = FORMAT
     time_ms: int = 0
@@ -28,6 +28,8 @@ class CommitHead(NamedTuple):
 
 
 class Pending(NamedTuple):
+    """A large commit that is durable and not yet in place."""
+
     mark: str
     parts: int
 
@@ -50,16 +52,19 @@ def decode_pending(value: bytes) -> Pending:
 
 
 class PackedBatch(NamedTuple):
-    """What a batch writes; `pieces` first, they mean nothing until a record names them."""
+    """The writes of a batch. `pieces` go first: they have no effect until a record names them."""
 
     pieces: list[Write]
     writes: list[Write]
     large: dict[str, str]  # by record: the name of its pieces
-    freed: list[str]  # names of pieces that no record will have any more
+    freed: list[str]  # names of pieces that no record refers to after this batch
 
 
 def pack_batch(keys: Layout, batch: Batch, mark: str, large: dict[str, str]) -> PackedBatch:
-    """`large`: what lies in pieces so far. No key stands twice in a transaction of etcd; a delete wins."""
+    """Pack a batch; `large` names the records in pieces so far.
+
+    A transaction of etcd must not contain a key twice; a delete wins over a put.
+    """
     packed = PackedBatch([], [], {}, [])
     writes: dict[str, bytes | None] = {**dict(batch.puts), **dict.fromkeys(batch.deletes)}
     for key, value in writes.items():
@@ -78,7 +83,7 @@ def pack_batch(keys: Layout, batch: Batch, mark: str, large: dict[str, str]) -> 
 
 
 def event_writes(keys: Layout, rows: Iterable[tuple[int, int, bytes]]) -> Iterator[Write]:
-    """Of rows with their revision and the wall clock's time."""
+    """Writes of event rows, given with their revision and wall clock time."""
     for revision, wall_ms, row in rows:
         for n, part in enumerate(_pieces(row)):
             yield keys.event_part(revision, wall_ms, n), part
@@ -89,7 +94,7 @@ def fits(writes: Sequence[Write]) -> bool:
 
 
 def split_writes(writes: Iterable[Write]) -> Iterator[list[Write]]:
-    """As many at a time as go into one transaction."""
+    """The writes in portions that fit into one transaction each."""
     portion: list[Write] = []
     size = 0
     for write in writes:
@@ -103,7 +108,7 @@ def split_writes(writes: Iterable[Write]) -> Iterator[list[Write]]:
 
 
 def encode_staged(writes: list[Write]) -> list[bytes]:
-    """All of them, packed, in parts."""
+    """All writes, packed and split into parts."""
     return list(_pieces(msgspec.msgpack.encode(writes)))
 
 

@@ -1,4 +1,8 @@
-"""The calls of etcd that are needed: its members are asked one after the other, each for so long. [I/O]"""
+"""Client of etcd: the calls that Rota needs, with failover from member to member and time limits. [I/O]
+
+Reads and idempotent calls are tried on one member after another. A write is sent once to one member, since
+only the caller can tell whether repeating it is safe.
+"""
 
 import asyncio
 import contextlib
@@ -12,8 +16,8 @@ from rota.model.errors import Transient, Unavailable
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.generated import etcd_pb2_grpc as pb_grpc
 
-CALL_SECONDS = 1.0  # one member, one call: more and it counts as hanging
-_TIMEOUT_CALLS = 1.8  # times that for all members together, so that whoever waits is told within two seconds
+CALL_SECONDS = 1.0  # for one call to one member: a slower one counts as hanging
+_TIMEOUT_CALLS = 1.8  # times that for all members together, so that callers get an answer within two seconds
 _LEAST_SECONDS = 0.2
 T = TypeVar("T")
 
@@ -25,11 +29,11 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
-    ("grpc.enable_retries", 0),  # whether a write may be repeated is not for the channel to say
+    ("grpc.enable_retries", 0),  # the channel cannot know whether a write may be repeated
 ]
-_HAS_LEADER = ("hasleader", "true")  # a member that is cut off from the others says so at once
+_HAS_LEADER = ("hasleader", "true")  # a member without quorum fails immediately instead of waiting
 _STALE_TOKEN = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INVALID_ARGUMENT)
-_PASSING = (
+_TRANSIENT = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.CANCELLED,
@@ -39,19 +43,19 @@ _PASSING = (
 
 
 class Exhausted(Unavailable):
-    """etcd has no room for it: its space is used up, or more comes in than it takes."""
+    """etcd rejected a request as RESOURCE_EXHAUSTED: its quota is used up, or it has too many requests."""
 
 
 class Compacted(Unavailable):
-    """What was to be read is no longer kept."""
+    """The requested revision of etcd was compacted."""
 
 
 @dataclass(frozen=True)
 class EtcdAccess:
-    """Where etcd is, and as whom it is asked."""
+    """Endpoints of etcd, and the credentials for them."""
 
     endpoints: tuple[str, ...]
-    ca_pem: bytes | None = None  # with it TLS is spoken
+    ca_pem: bytes | None = None  # None: without TLS
     cert_pem: bytes | None = None
     key_pem: bytes | None = field(default=None, repr=False)
     user: str | None = None
@@ -64,7 +68,7 @@ class EtcdAccess:
 
 
 class EtcdMember:
-    """One of etcd's servers."""
+    """One server of etcd, with its channel and stubs."""
 
     def __init__(self, endpoint: str, access: EtcdAccess) -> None:
         self.endpoint = endpoint
@@ -93,70 +97,88 @@ class EtcdClient:
         for member in self._members:
             await member.channel.close()
 
-    # ---- what may be asked again and again
+    # ---- idempotent calls
 
     async def range(self, request: pb.RangeRequest) -> pb.RangeResponse:
-        return await self._ask(lambda one, said, s: one.kv.Range(request, timeout=s, metadata=said))
+        return await self._ask(
+            lambda member, metadata, seconds: member.kv.Range(request, timeout=seconds, metadata=metadata)
+        )
 
     async def read_transaction(
         self, request: pb.TxnRequest, timeout_seconds: float | None = None
     ) -> pb.TxnResponse:
         """A transaction that only reads."""
         return await self._ask(
-            lambda one, said, s: one.kv.Txn(request, timeout=s, metadata=said), timeout_seconds
+            lambda member, metadata, seconds: member.kv.Txn(request, timeout=seconds, metadata=metadata),
+            timeout_seconds,
         )
 
     async def grant_lease(self, ttl_seconds: int) -> pb.LeaseGrantResponse:
         request = pb.LeaseGrantRequest(TTL=ttl_seconds)
-        return await self._ask(lambda one, said, s: one.lease.LeaseGrant(request, timeout=s, metadata=said))
+        return await self._ask(
+            lambda member, metadata, seconds: member.lease.LeaseGrant(
+                request, timeout=seconds, metadata=metadata
+            )
+        )
 
     async def revoke_lease(self, lease: int) -> None:
         request = pb.LeaseRevokeRequest(ID=lease)
-        await self._ask(lambda one, said, s: one.lease.LeaseRevoke(request, timeout=s, metadata=said))
+        await self._ask(
+            lambda member, metadata, seconds: member.lease.LeaseRevoke(
+                request, timeout=seconds, metadata=metadata
+            )
+        )
 
     async def keep_alive(self, lease: int) -> int:
-        """For how many seconds from now on; 0: there is no such lease any more."""
+        """Renew a lease; returns its remaining seconds, 0 if it has expired."""
 
-        async def once(member: EtcdMember, said: list[tuple[str, str]], seconds: float) -> int:
-            stream = member.lease.LeaseKeepAlive(timeout=seconds, metadata=said)
+        async def once(member: EtcdMember, metadata: list[tuple[str, str]], seconds: float) -> int:
+            stream = member.lease.LeaseKeepAlive(timeout=seconds, metadata=metadata)
             await stream.write(pb.LeaseKeepAliveRequest(ID=lease))
             answer = await stream.read()
             stream.cancel()
             if not isinstance(answer, pb.LeaseKeepAliveResponse):
                 self._rotate_from(member)
-                raise Unavailable(f"etcd at {member.endpoint} hung up")
+                raise Unavailable(f"etcd at {member.endpoint} closed the connection")
             return int(answer.TTL)
 
         return await self._ask(once)
 
     async def compact(self, revision: int) -> None:
         request = pb.CompactionRequest(revision=revision)
-        await self._ask(lambda one, said, s: one.kv.Compact(request, timeout=s, metadata=said))
+        await self._ask(
+            lambda member, metadata, seconds: member.kv.Compact(request, timeout=seconds, metadata=metadata)
+        )
 
     async def is_full(self) -> bool:
         request = pb.AlarmRequest(alarm=pb.NOSPACE)
         raised = await self._ask(
-            lambda one, said, s: one.maintenance.Alarm(request, timeout=s, metadata=said)
+            lambda member, metadata, seconds: member.maintenance.Alarm(
+                request, timeout=seconds, metadata=metadata
+            )
         )
         return any(member.alarm == pb.NOSPACE for member in raised.alarms)
 
     async def status(self) -> pb.StatusResponse:
         return await self._ask(
-            lambda one, said, s: one.maintenance.Status(pb.StatusRequest(), timeout=s, metadata=said)
+            lambda member, metadata, seconds: member.maintenance.Status(
+                pb.StatusRequest(), timeout=seconds, metadata=metadata
+            )
         )
 
-    # ---- what may not
+    # ---- writes
 
     async def write(self, request: pb.TxnRequest) -> pb.TxnResponse:
-        """Said once, to one member. After `Unavailable` it is not known whether it was done, or will be."""
+        """Send a transaction once, to one member. After `Unavailable` it may be applied now or later."""
         return await self._once(
-            lambda one, said, s: one.kv.Txn(request, timeout=s, metadata=said), self._access.call_seconds
+            lambda member, metadata, seconds: member.kv.Txn(request, timeout=seconds, metadata=metadata),
+            self._access.call_seconds,
         )
 
-    # ---- what goes on
+    # ---- streams
 
     async def watch(self, create: pb.WatchCreateRequest) -> AsyncGenerator[pb.WatchResponse, None]:
-        """Until the member hangs up, which is `Unavailable`."""
+        """Responses of a watch until the member ends it, which raises `Unavailable`."""
         member = self._members[0]
         stream = member.watch.Watch(metadata=await self._metadata(member))
         try:
@@ -173,35 +195,36 @@ class EtcdClient:
 
     # ---- members
 
-    async def _ask(self, act: MemberCall[T], timeout_seconds: float | None = None) -> T:
+    async def _ask(self, call: MemberCall[T], timeout_seconds: float | None = None) -> T:
+        """Call one member after another until one answers, within the timeout for all of them."""
         loop = asyncio.get_running_loop()
         call_seconds = self._access.call_seconds
         timeout_seconds = timeout_seconds or self._access.timeout_seconds
-        give_up_at = loop.time() + timeout_seconds
+        deadline = loop.time() + timeout_seconds
         seconds = min(call_seconds, timeout_seconds)
         for _ in self._members[1:]:
             with contextlib.suppress(Unavailable):
-                return await self._once(act, seconds)
-            seconds = min(call_seconds, max(_LEAST_SECONDS, give_up_at - loop.time()))
-        return await self._once(act, seconds)
+                return await self._once(call, seconds)
+            seconds = min(call_seconds, max(_LEAST_SECONDS, deadline - loop.time()))
+        return await self._once(call, seconds)
 
-    async def _once(self, act: MemberCall[T], seconds: float) -> T:
+    async def _once(self, call: MemberCall[T], seconds: float) -> T:
         member = self._members[0]
         try:
-            return await act(member, await self._metadata(member), seconds)
+            return await call(member, await self._metadata(member), seconds)
         except grpc.aio.AioRpcError as error:
             if self._token is None or error.code() not in _STALE_TOKEN:
-                if error.code() in _PASSING:
+                if error.code() in _TRANSIENT:
                     self._rotate_from(member)
                 raise _translate_error(error, member) from error
             self._token = None
-        try:  # the first one was refused before anything was done
-            return await act(member, await self._metadata(member), seconds)
+        try:  # safe also for a write: the first call was rejected for its token, before anything was applied
+            return await call(member, await self._metadata(member), seconds)
         except grpc.aio.AioRpcError as error:
             raise _translate_error(error, member) from error
 
     def _rotate_from(self, member: EtcdMember) -> None:
-        """The next call goes to the next one, unless another call has found that already."""
+        """Make the next member the first, unless a concurrent call has done that already."""
         if self._members[0] is member:
             self._members.append(self._members.pop(0))
 
@@ -219,13 +242,13 @@ class EtcdClient:
 
 
 def _translate_error(error: grpc.aio.AioRpcError, member: EtcdMember) -> Transient:
-    said: Any = error.details() or error.code().name.lower()
+    details: Any = error.details() or error.code().name.lower()
     match error.code():
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return Exhausted(f"etcd at {member.endpoint}: {said}")
+            return Exhausted(f"etcd at {member.endpoint}: {details}")
         case grpc.StatusCode.OUT_OF_RANGE:
-            return Compacted(f"etcd at {member.endpoint}: {said}")
+            return Compacted(f"etcd at {member.endpoint}: {details}")
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return Unavailable(f"etcd at {member.endpoint} does not answer")
         case _:
-            return Unavailable(f"etcd at {member.endpoint}: {said}")
+            return Unavailable(f"etcd at {member.endpoint}: {details}")

@@ -1,23 +1,23 @@
-"""Which key holds what, and the operations of a transaction on them."""
+"""Keys of the store in etcd, and operations and comparisons of transactions on them."""
 
 from rota.store.etcd.generated import etcd_pb2 as pb
 
 
 class Layout:
-    """Everything lies below one prefix.
+    """All keys are below one prefix.
 
-    leader            who leads, with a lease; its creation revision is the epoch
-    epoch             written with it and never deleted: the last epoch is this key's last change
-    base              added to both, so that epochs go on from those that were seen elsewhere
+    leader            record of the leading server, bound to its lease; its creation revision is the epoch
+    epoch             written with `leader` and never deleted: its last change is the last epoch
+    base              added to both, so that epochs continue above those that nodes have seen
     revision          of the last commit, as a number in text: every commit compares it
     head              format, cluster time and mark of the last commit
-    pending           a large commit that is done and lies in `staged/` still
-    staged/MARK/N     parts of large commits; without `pending` they mean nothing
+    pending           a large commit that is durable and still in `staged/`
+    staged/MARK/N     parts of large commits; without `pending` they have no effect
     pieces/MARK/I/N   parts of values too large for one key
     records/KEY       0 and the value, or 1 and MARK/I
-    events/REVISION/WALL_MS/N    the row of a commit, in parts
-    shared/NAME       what servers share beside records
-    servers/ADDRESS   who may come to lead
+    events/REVISION/WALL_MS/N    the event row of a commit, in parts
+    shared/NAME       values that servers share beside records
+    servers/ADDRESS   servers that may lead
     """
 
     def __init__(self, prefix: str) -> None:
@@ -63,7 +63,7 @@ class Layout:
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The first key after all that begin so."""
+    """The first key after all keys with this prefix."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 

@@ -1,4 +1,4 @@
-"""The leader's key: whoever made it leads, for as long as its lease is renewed. [I/O]"""
+"""The leader key: the server that created it leads for as long as it renews the lease of the key. [I/O]"""
 
 import asyncio
 import contextlib
@@ -11,16 +11,16 @@ from rota.store.etcd.client import EtcdClient
 from rota.store.etcd.generated import etcd_pb2 as pb
 from rota.store.etcd.layout import Layout
 
-_POLL_SECONDS = 1.0  # a watch tells at once; this is for a member that was cut off, without a word
+_POLL_SECONDS = 1.0  # a watch notifies immediately; polling covers an etcd member cut off from its quorum
 
 
 class LeaderRecord(NamedTuple):
-    """Who leads."""
+    """The server that holds the leader key."""
 
     epoch: int
-    server_record: bytes  # what it wrote down of itself
+    server_record: bytes  # what the server published about itself
     lease: int
-    etcd_revision: int  # etcd's revision, then
+    etcd_revision: int  # etcd's revision when this was read
 
 
 class LeaderLease:
@@ -31,14 +31,18 @@ class LeaderLease:
         self._server_record = server_record
         self._lease = 0
         self.acquired = asyncio.Event()
-        self.renewed_at_ms = 0  # when it was asked for what was then granted
+        # When the last granted renewal was sent, not when it was answered: by our clock the lease ends first.
+        self.renewed_at_ms = 0
 
     async def acquire(self) -> int:
-        """Wait until nobody leads, then be the one who does; its epoch. Leadership held so far is left."""
+        """Wait until the leader key is absent, then create it; returns its creation revision.
+
+        A lease held so far is released first.
+        """
         await self.release()
         while True:
-            while (holder := await self.read_leader()) is not None:
-                await self.wait_for_change(holder)
+            while (leader := await self.read_leader()) is not None:
+                await self.wait_for_change(leader)
             self.renewed_at_ms = boot_ms()
             self._lease = (await self._client.grant_lease(self.ttl_seconds)).ID
             epoch = await self._try_acquire()
@@ -50,15 +54,15 @@ class LeaderLease:
     async def renew(self) -> None:
         asked_at_ms = boot_ms()
         if not self._lease or await self._client.keep_alive(self._lease) <= 0:
-            raise LostLeadership("the lease has run out")
+            raise LostLeadership("the leader lease has expired")
         self.renewed_at_ms = asked_at_ms
 
     async def release(self) -> None:
-        """At once, so that nobody has to wait for the lease to run out."""
+        """Revoke the lease, so that another server can lead without waiting for its end."""
         self.acquired.clear()
         lease, self._lease = self._lease, 0
         if lease:
-            with contextlib.suppress(Unavailable):  # then it runs out by itself, or has
+            with contextlib.suppress(Unavailable):  # then it expires by itself, or already has
                 await self._client.revoke_lease(lease)
 
     async def read_leader(self) -> LeaderRecord | None:
@@ -69,7 +73,7 @@ class LeaderLease:
         return LeaderRecord(kv.create_revision, kv.value, kv.lease, found.header.revision)
 
     async def _try_acquire(self) -> int | None:
-        """The epoch, if nobody was quicker."""
+        """Create the leader key; returns its creation revision, or None if another server was faster."""
         request = pb.TxnRequest(
             compare=[layout.absent(self._keys.leader)],
             success=[
@@ -79,13 +83,14 @@ class LeaderLease:
         )
         try:
             answer = await self._client.write(request)
-        except Unavailable:
-            holder = await self.read_leader()
-            return holder.epoch if holder is not None and holder.lease == self._lease else None
+        except Unavailable:  # outcome unknown: the key is ours if it has our lease
+            leader = await self.read_leader()
+            return leader.epoch if leader is not None and leader.lease == self._lease else None
         return int(answer.header.revision) if answer.succeeded else None
 
-    async def wait_for_change(self, holder: LeaderRecord) -> None:
-        create = pb.WatchCreateRequest(key=self._keys.leader, start_revision=holder.etcd_revision + 1)
+    async def wait_for_change(self, leader: LeaderRecord) -> None:
+        """Wait until the leader key changes after that read, at most for `_POLL_SECONDS`."""
+        create = pb.WatchCreateRequest(key=self._keys.leader, start_revision=leader.etcd_revision + 1)
         with contextlib.suppress(TimeoutError):
             async with (
                 asyncio.timeout(_POLL_SECONDS),
@@ -97,5 +102,5 @@ class LeaderLease:
 
 
 def boot_ms() -> int:
-    """By a clock that goes on while the machine sleeps."""
+    """Milliseconds since boot, by a clock that also runs while the machine is suspended."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

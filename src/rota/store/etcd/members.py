@@ -1,4 +1,4 @@
-"""What servers share beside records: who they are, and by what they are known to others. [I/O]"""
+"""Values that servers share beside records: the registry of servers, keys and certificates. [I/O]"""
 
 from rota.model.errors import LostLeadership, Unavailable
 from rota.store.etcd import layout
@@ -17,29 +17,30 @@ class MemberRegistry:
         return kvs[0].value if kvs else None
 
     async def put_if_absent(self, name: str, value: bytes) -> bytes:
-        """What stands there from now on: this, unless something does already."""
+        """Write a shared value unless one exists; returns the one that is stored, ours or the other."""
         key = self._keys.shared + name.encode()
         request = pb.TxnRequest(compare=[layout.absent(key)], success=[layout.put(key, value)])
         await self._client.write(request)
-        settled = await self.read_shared(name)
-        if settled is None:
-            raise Unavailable(f"etcd does not hold {name} though it was put there")
-        return settled
+        # Read back instead of trusting the answer: several servers may race to write the first value.
+        stored = await self.read_shared(name)
+        if stored is None:
+            raise Unavailable(f"etcd does not hold {name} although it was written")
+        return stored
 
     async def write_shared(self, name: str, value: bytes, leader_created_at: int) -> None:
-        """Only while the same one leads."""
+        """Write a shared value, fenced by the leader key."""
         request = pb.TxnRequest(
             compare=[layout.created_at(self._keys.leader, leader_created_at)],
             success=[layout.put(self._keys.shared + name.encode(), value)],
         )
         if not (await self._client.write(request)).succeeded:
-            raise LostLeadership("somebody else leads")
+            raise LostLeadership("another server leads")
 
     async def register(self, address: str, server_record: bytes) -> None:
-        """It stays there when the server is down: it is expected back. Without a card: no longer."""
+        """Register a server; an empty record removes it. The entry stays while the server is down."""
         place = self._keys.servers + address.encode()
-        enlisting = layout.put(place, server_record) if server_record else layout.delete(place)
-        await self._client.write(pb.TxnRequest(success=[enlisting]))
+        operation = layout.put(place, server_record) if server_record else layout.delete(place)
+        await self._client.write(pb.TxnRequest(success=[operation]))
 
     async def list_servers(self) -> list[bytes]:
         first = self._keys.servers

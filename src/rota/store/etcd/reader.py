@@ -1,4 +1,4 @@
-"""What etcd holds at one of its revisions -> records, as the last commit left them. [I/O]"""
+"""The keys of etcd at one of its revisions -> records, as the last commit left them. [I/O]"""
 
 from collections.abc import AsyncIterator, Mapping
 from typing import NamedTuple
@@ -30,19 +30,19 @@ class EtcdReader:
         return parse_state(await self._client.read_transaction(request, timeout_seconds))
 
     async def read(self, state: State) -> StoredSnapshot:
-        """Everything, as of then."""
-        kept: dict[bytes, bytes | None] = {}
+        """All records at the revision of that state."""
+        stored: dict[bytes, bytes | None] = {}
         async for kv in self.scan(self._keys.records, None, state.etcd_revision):
-            kept[kv.key] = kv.value
-        if state.pending is not None:
-            kept |= self.filter_records(await self.read_staged(state.pending, state.etcd_revision))
+            stored[kv.key] = kv.value
+        if state.pending is not None:  # a durable commit that is not in place yet lies over the records
+            stored |= self.filter_records(await self.read_staged(state.pending, state.etcd_revision))
         pieces: dict[str, list[bytes]] = {}
         async for kv in self.scan(self._keys.pieces, None, state.etcd_revision):
             name = kv.key[len(self._keys.pieces) :].decode().rpartition("/")[0]
             pieces.setdefault(name, []).append(kv.value)
         records: dict[str, bytes] = {}
         large: dict[str, str] = {}
-        for place, value in kept.items():
+        for place, value in stored.items():
             key = self.record_key(place)
             if value is None:
                 continue
@@ -76,7 +76,7 @@ class EtcdReader:
     async def scan(
         self, first: bytes, end: bytes | None, at: int = 0, *, keys_only: bool = False
     ) -> AsyncIterator[pb.KeyValue]:
-        """Everything there at one revision of etcd, in pages; no end: all that begins with `first`."""
+        """Keys of a range at one revision of etcd, page by page; no end: all keys with the prefix `first`."""
         end = layout.prefix_end(first) if end is None else end
         while True:
             page = await self._client.range(
@@ -86,5 +86,5 @@ class EtcdReader:
                 yield kv
             if not page.more:
                 return
-            at = at or page.header.revision
+            at = at or page.header.revision  # later pages at the revision of the first: a consistent read
             first = page.kvs[-1].key + b"\0"

@@ -1,4 +1,4 @@
-"""The keys that every commit looks at, at one moment; what they say about a batch."""
+"""The keys that every commit compares, read at one revision, and whether they permit a batch."""
 
 from typing import NamedTuple
 
@@ -12,22 +12,22 @@ from rota.store.protocol import Batch
 
 class State(NamedTuple):
     etcd_revision: int  # etcd's own revision
-    leader: int  # its epoch; 0: nobody leads
-    epoch: int  # the last
+    leader: int  # its epoch; 0: no server leads
+    epoch: int  # the last epoch
     revision: int
     head: CommitHead
     pending: Pending | None
-    marker: bytes  # the pending commit, as it stands there
-    base: int = 0  # what epochs are more than revisions of etcd
-    server_record: bytes | None = None  # what the leader wrote down of itself
+    marker: bytes  # the value of the key `pending`
+    base: int = 0  # the difference between epochs and revisions of etcd
+    server_record: bytes | None = None  # what the leader published about itself
 
     def permits(self, batch: Batch) -> bool:
         return self.leader == batch.epoch and self.revision == batch.after
 
     def conflict_error(self, batch: Batch) -> Transient:
         if self.leader != batch.epoch:
-            who = f"{self.leader} leads" if self.leader else "nobody leads"
-            return LostLeadership(f"epoch {batch.epoch} is over, {who}")
+            leader = f"epoch {self.leader} leads" if self.leader else "no server leads"
+            return LostLeadership(f"epoch {batch.epoch} is over, {leader}")
         return StaleState(f"revision {batch.after} is not the last, {self.revision} is")
 
 
@@ -37,8 +37,9 @@ def state_reads(keys: Layout) -> list[pb.RequestOp]:
 
 
 def parse_state(answer: pb.TxnResponse) -> State:
-    """Out of the answer to `looks`."""
-    found = [one.response_range.kvs[0] if one.response_range.kvs else None for one in answer.responses]
+    """The state in the answer to `state_reads`."""
+    ranges = [response.response_range for response in answer.responses]
+    found = [read.kvs[0] if read.kvs else None for read in ranges]
     leader, epoch, revision, head, pending, above = found
     base = int(above.value) if above is not None else 0
     known = CommitHead() if head is None else batches.decode_head(head.value)

@@ -1,4 +1,49 @@
-"""The store on etcd: a commit is one transaction that proves who leads, and on what it was decided. [I/O]"""
+"""The store on etcd: each commit is one transaction that checks the leader's epoch and the revision. [I/O]
+
+Theory of operation
+-------------------
+etcd is a replicated, linearizable key-value store. Several servers of Rota share it; one of them leads and
+writes, the others follow by a watch. `rota.store.etcd.layout` lists the keys.
+
+**Leadership and epochs.** A server leads as long as it holds the key `leader`, which is bound to an etcd
+lease (`LeaderLease`). The epoch is the revision of etcd at which that key was created, plus `base`. Since
+etcd's revision only grows, a later leader has a higher epoch without any counter. `base` lets epochs continue
+above those that nodes have seen, after a restore into an empty etcd.
+
+**A commit** is one transaction with three comparisons:
+
+1. `leader` was created at this epoch: a deposed leader cannot write (fencing);
+2. `revision` is the one that the batch was decided on: nothing is written from a view that missed a commit;
+3. `pending` is absent: no large commit waits to be put in place.
+
+It writes the records, the events, the next `revision`, and a `head` with a *mark* that no other commit has.
+
+**Unknown outcomes.** If the answer is lost, the transaction may have been applied, or may still be on its
+way. `_finish` reads the state back: if `head` has our mark, it is done. If the state still permits the batch,
+it is sent again, which cannot apply it twice, because the second would find another revision (comparison 2).
+If the time is up, the caller gets `Unavailable`; should it be applied after that, the next commit fails with
+`StaleState` and the engine reads everything again.
+
+**Large commits.** etcd limits a transaction to 128 operations and 1.5 MiB. A batch that does not fit is
+written in two phases. Its writes are packed into parts below `staged/MARK/`, where they mean nothing. The
+deciding transaction, with the same three comparisons, then only writes `pending`. From that moment the commit
+is durable: every reader lays the staged writes over the records. Afterwards they are put in place by ordinary
+transactions, each comparing that `pending` is still there, and the last one deletes `pending` and the parts.
+
+    crash before `pending` is written    nothing counts; the next leader deletes the orphaned parts
+    crash after it                       the next commit finds `pending` and puts it in place first
+
+**Large values.** A value above 512 KiB is split into pieces below `pieces/MARK/I/`, written before the
+commit, and the record only names them. Pieces of a replaced value are deleted with the commit that replaces
+it, or later by the next leader as orphans.
+
+**Reading** happens at one fixed revision of etcd, page by page, so it sees no commit half. It fails with
+`Compacted` if history is compacted meanwhile, and is repeated. `_compact_history` bounds the history and
+keeps what was current at the previous compaction, so that a reader has at least that long.
+
+Concurrency: one coroutine of the engine commits; `_writing` also serializes commits with `load_snapshot`.
+Renewing the lease runs beside it and touches only the lease. Errors are those of `rota.store.protocol.Store`.
+"""
 
 import asyncio
 import contextlib
@@ -24,14 +69,12 @@ TTL_SECONDS = 10
 _FREED_PER_COMMIT = 4
 _NEVER = -1  # as a revision of etcd
 _PARALLEL_WRITES = 8
-_STATE_READ_SHARE = (
-    0.8  # of the time for a call, to look for an answer that was lost: who waits is told in time
-)
-_COMPACT_BYTES = 64 * 2**20  # of history: etcd keeps every value that ever was until it is told
+_STATE_READ_SHARE = 0.8  # of the timeout of a call, to read the state after a lost answer
+_COMPACT_BYTES = 64 * 2**20  # of writes between two compactions: etcd keeps all history until it is told
 
 
 class EtcdStore:
-    """One object writes at a time: whoever has the `seat`."""
+    """A `Store` that writes only while its server holds the leader lease."""
 
     name = "etcd"
 
@@ -52,12 +95,12 @@ class EtcdStore:
         self._base = 0
         self._marks = count(1)
         self._writing = asyncio.Lock()
-        self._large: dict[str, str] = {}
-        self._written_bytes = 0
+        self._large: dict[str, str] = {}  # by record: the name of its pieces
+        self._written_bytes = 0  # since the last compaction
         self._compact_to = 0
 
     async def acquire_epoch(self, above: int = 0) -> int:
-        """Waits until nobody else does; who does already goes on, with a higher epoch."""
+        """Acquire the leader lease, waiting while another server holds it; a leader raises its epoch."""
         async with self._errors_translated():
             if not (self.leader_lease.acquired.is_set() and above >= self.epoch):
                 taken_at = await self.leader_lease.acquire()
@@ -70,36 +113,36 @@ class EtcdStore:
     async def read(self) -> Snapshot:
         async with self._errors_translated():
             while True:
-                with contextlib.suppress(Compacted):  # it took longer than history is kept: once more
+                with contextlib.suppress(Compacted):  # reading took longer than history is kept: repeat
                     state = await self._reader.read_state()
-                    kept = await self._reader.read(state)
-                    self._large = kept.large
+                    stored = await self._reader.read(state)
+                    self._large = stored.large
                     await self._delete_orphans(await self._find_orphans(state))
-                    return kept.snapshot
+                    return stored.snapshot
 
     async def read_state(self) -> State:
-        """How things stand, as most members agree."""
+        """Leader, epoch and revision, by a linearizable read."""
         async with self._errors_translated():
             return await self._reader.read_state()
 
     def watch(self) -> CommitWatch:
-        """For one who does not lead."""
+        """A watch on the leader's commits, for a standby."""
         return CommitWatch(self._client, self._keys, self._reader)
 
     async def resume_from(self, watch: CommitWatch) -> None:
-        """Instead of a read, by who leads and has heard everything."""
+        """Continue as leader from a watch that has seen every commit, instead of a full read."""
         async with self._errors_translated():
             self._large = dict(watch.large)
             await self._delete_orphans(await self._find_orphans(await self._reader.read_state()))
 
     async def commit(self, batch: Batch) -> int:
-        if batch.epoch <= 0:  # to etcd 0 would mean that nobody leads
+        if batch.epoch <= 0:  # a creation revision of 0 means to etcd that the key is absent
             raise LostLeadership(f"epoch {batch.epoch} never led")
         async with self._errors_translated(), self._writing:
             mark = f"{batch.epoch}.{next(self._marks)}"
             packed = batches.pack_batch(self._keys, batch, mark, self._large)
             await self._stage(batch.epoch, packed.pieces)
-            names = packed.freed[:_FREED_PER_COMMIT]  # what is left the next leader sweeps
+            names = packed.freed[:_FREED_PER_COMMIT]  # the others are deleted as orphans by the next leader
             freed = [layout.delete_prefix(self._keys.pieces_prefix(name)) for name in names]
             if batches.fits(packed.writes):
                 await self._finish(batch, mark, batches.operations(packed.writes) + freed)
@@ -110,7 +153,7 @@ class EtcdStore:
             return batch.after + 1
 
     async def share(self, name: str, value: bytes) -> None:
-        """What is no record, with every server; by who leads."""
+        """Write a shared value that is no record; only the leader may."""
         async with self._errors_translated():
             await self.members.write_shared(name, value, self.leader_created_at)
             await self._compact_history([(name.encode(), value)])
@@ -127,7 +170,7 @@ class EtcdStore:
         return [EventRow(revision, bytes(row)) for revision, row in rows.items()]
 
     async def forget_events(self, before_wall_ms: int) -> None:
-        """Rows stand in the order in which they were written: the first that is young enough ends it."""
+        """Delete older event rows. They are ordered by revision: the scan ends at the first young one."""
         async with self._errors_translated():
             end = None
             async for kv in self._reader.scan(
@@ -142,22 +185,22 @@ class EtcdStore:
                 await self._client.write(pb.TxnRequest(compare=[self._leader_is(self.epoch)], success=[drop]))
 
     async def load_snapshot(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
-        """As one large commit, by whoever has the seat; nobody leads after it."""
+        """Write a snapshot as one large commit, under the leader lease, which is released afterwards."""
         if (await self.read()).revision:
             raise StaleState("there are commits already")
         epoch = await self.acquire_epoch(above=snapshot.epoch - 1)
         async with self._errors_translated(), self._writing:
             mark = f"{epoch}.{next(self._marks)}"
-            all_of_it = Batch(epoch, 0, snapshot.time_ms, 0, list(snapshot.records.items()), (), None)
-            packed = batches.pack_batch(self._keys, all_of_it, mark, {})
-            rows = [(one.revision, decode_events(one.row)[0], one.row) for one in events]
+            batch = Batch(epoch, 0, snapshot.time_ms, 0, list(snapshot.records.items()), (), None)
+            packed = batches.pack_batch(self._keys, batch, mark, {})
+            rows = [(event.revision, decode_events(event.row)[0], event.row) for event in events]
             await self._stage(epoch, packed.pieces)
             writes = [*packed.writes, *batches.event_writes(self._keys, rows)]
-            await self._commit_large(all_of_it, mark, writes, [], revision=snapshot.revision)
+            await self._commit_large(batch, mark, writes, [], revision=snapshot.revision)
         await self.leader_lease.release()
 
     async def has_space(self) -> bool:
-        """etcd keeps no reserve: when it is full it takes nothing at all."""
+        """Whether etcd is below its quota. It has no reserve: above the quota it rejects every write."""
         async with self._errors_translated():
             return not await self._client.is_full()
 
@@ -173,9 +216,11 @@ class EtcdStore:
     async def _finish(
         self, batch: Batch, mark: str, operations: Sequence[pb.RequestOp], revision: int | None = None
     ) -> None:
-        """The transaction that makes it so. One whose answer was lost is looked for before it is said again.
+        """Send the deciding transaction of a commit until its outcome is known, or the time is up.
 
-        Said twice it is done once: the second finds another revision than it was decided on.
+        Race: an answer may be lost, or the transaction may arrive after our timeout. It is repeated only
+        while the state permits it, and applies at most once, because it compares the revision that it
+        increments.
         """
         request = pb.TxnRequest(
             compare=[
@@ -200,10 +245,10 @@ class EtcdStore:
             if state.pending is not None:
                 await self._apply_pending(batch.epoch, state)
             elif asyncio.get_running_loop().time() > give_up_at:
-                raise Unavailable("etcd does not answer; what it was told may still be done")
+                raise Unavailable("etcd does not answer; the commit may still be applied")
 
     async def _try_transaction(self, request: pb.TxnRequest) -> State | None:
-        """None: it is done. Else how things stand: it was refused, or was never heard of so far."""
+        """Send a transaction once. None: applied. Else the state: rejected, or the outcome is unknown."""
         try:
             answer = await self._client.write(request)
         except Exhausted:
@@ -226,7 +271,8 @@ class EtcdStore:
         self.epoch, self._base = self.epoch + by, base
 
     def _leader_is(self, epoch: int) -> pb.Compare:
-        if epoch <= self._base:  # no key was created then, and none would mean that nobody leads
+        # No key is created at revision 0 or below, and comparing with 0 would hold when the key is absent.
+        if epoch <= self._base:
             return layout.created_at(self._keys.leader, _NEVER)
         return layout.created_at(self._keys.leader, epoch - self._base)
 
@@ -235,7 +281,7 @@ class EtcdStore:
             return layout.absent(self._keys.revision)
         return layout.equals(self._keys.revision, b"%d" % revision)
 
-    # ---- more than one transaction takes
+    # ---- commits that exceed one transaction
 
     async def _commit_large(
         self,
@@ -245,13 +291,14 @@ class EtcdStore:
         freed: list[pb.RequestOp],
         revision: int | None = None,
     ) -> None:
-        """Staged where it means nothing, made to count by one transaction, then put in its places."""
+        """Stage the writes where they have no effect, commit by one transaction, then put them in place."""
         parts = batches.encode_staged(writes)
         staged = [(self._keys.staged_part(mark, number), part) for number, part in enumerate(parts)]
         await self._stage(batch.epoch, staged)
         marker = batches.encode(Pending(mark, len(parts)))
         await self._finish(batch, mark, [layout.put(self._keys.pending, marker), *freed], revision)
-        with contextlib.suppress(Transient):  # it is done; whoever commits next puts it in its places
+        # Durable from here on. If putting it in place fails, or we crash, the next commit does that first.
+        with contextlib.suppress(Transient):
             await self._put_in_place(batch.epoch, marker, mark, writes)
 
     async def _stage(self, epoch: int, writes: Iterable[Write]) -> None:
@@ -263,14 +310,14 @@ class EtcdStore:
             await self._put_in_place(epoch, state.marker, state.pending.mark, writes)
 
     async def _put_in_place(self, epoch: int, marker: bytes, mark: str, writes: list[Write]) -> None:
-        """As long as it stands there nobody commits, so each of these may be said twice."""
+        """Write the staged values. Idempotent: while `pending` exists no other commit can succeed."""
         compare = [self._leader_is(epoch), layout.equals(self._keys.pending, marker)]
         await self._write_all(compare, writes, epoch)
         last = [layout.delete(self._keys.pending), layout.delete_prefix(self._keys.staged_prefix(mark))]
         await self._client.write(pb.TxnRequest(compare=compare, success=last))
 
     async def _write_all(self, compare: list[pb.Compare], writes: Iterable[Write], epoch: int) -> None:
-        """In any order, several at a time: no key stands there twice."""
+        """Write in several parallel transactions, in any order: no key occurs twice."""
         several = asyncio.Semaphore(_PARALLEL_WRITES)
 
         async def write(portion: list[Write]) -> None:
@@ -304,7 +351,7 @@ class EtcdStore:
         self._large |= packed.large
 
     async def _find_orphans(self, state: State) -> list[bytes]:
-        """What is staged and named by no record, and by no commit that waits for its places."""
+        """Keys of staged parts and pieces that neither a record nor the pending commit refers to."""
         named = [self._keys.pieces_prefix(name) for name in self._large.values()]
         if state.pending is not None:
             named.append(self._keys.staged_prefix(state.pending.mark))
@@ -315,15 +362,15 @@ class EtcdStore:
             if not kv.key.startswith(tuple(named))
         ]
 
-    async def _delete_orphans(self, left: Iterable[bytes]) -> None:
-        """An earlier leader did not finish it: nothing will ever name it."""
-        for place in left:
+    async def _delete_orphans(self, orphans: Iterable[bytes]) -> None:
+        """Delete leftovers of earlier leaders. Those of our own epoch may belong to a commit under way."""
+        for place in orphans:
             if self.epoch and self._keys.staged_epoch(place) < self.epoch:
                 drop = layout.delete(place)
                 await self._client.write(pb.TxnRequest(compare=[self._leader_is(self.epoch)], success=[drop]))
 
     async def _compact_history(self, writes: Iterable[Write]) -> None:
-        """What readers began to read a while ago stays readable: up to where it stood at the time before."""
+        """Compact etcd's history up to the state of the previous compaction, so that readers can finish."""
         self._written_bytes += sum(len(key) + len(value or b"") for key, value in writes)
         if self._written_bytes > _COMPACT_BYTES:
             self._written_bytes = 0
@@ -334,7 +381,7 @@ class EtcdStore:
 
     @contextlib.asynccontextmanager
     async def _errors_translated(self) -> AsyncIterator[None]:
-        """What etcd calls exhausted has two meanings, and only one of them is for the operator."""
+        """Tell apart the two meanings of etcd's RESOURCE_EXHAUSTED: out of space, or too many requests."""
         try:
             yield
         except Exhausted as error:

@@ -1,4 +1,4 @@
-"""The commits of whoever leads, one after the other, by a watch: everything once, then what changes. [I/O]"""
+"""Watch on the leader's commits for a standby: a snapshot first, then one step per commit. [I/O]"""
 
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
@@ -15,7 +15,7 @@ from rota.store.protocol import CommitChange, Snapshot
 
 
 class SharedChange(NamedTuple):
-    """What servers share beside records has changed; None: it is no more."""
+    """A shared value was written; None: deleted."""
 
     name: str
     value: bytes | None
@@ -30,14 +30,14 @@ class CommitWatch:
         self._client = client
         self._keys = keys
         self._reader = reader
-        self._etcd_revision = 0  # up to this revision of etcd all was heard; 0: nothing was read yet
+        self._etcd_revision = 0  # the last revision of etcd that was processed; 0: none yet
         self._revision = 0
         self.large: dict[str, str] = {}  # by record: the name of its pieces
 
     async def steps(self) -> AsyncGenerator[WatchStep, None]:
-        """Until etcd hangs up, which is `Unavailable`: asked again it goes on from where it stood.
+        """Steps until etcd ends the watch, which raises `Unavailable`; called again, it resumes.
 
-        Where history has a gap, because it was compacted or restored, everything is read again.
+        If history has a gap, because it was compacted or restored, the next call starts with a snapshot.
         """
         try:
             if not self._etcd_revision:
@@ -62,12 +62,13 @@ class CommitWatch:
 
     async def _read_snapshot(self) -> Snapshot:
         state = await self._reader.read_state()
-        kept = await self._reader.read(state)
-        self._etcd_revision, self._revision, self.large = state.etcd_revision, state.revision, kept.large
-        return kept.snapshot
+        stored = await self._reader.read(state)
+        self._etcd_revision, self._revision, self.large = state.etcd_revision, state.revision, stored.large
+        return stored.snapshot
 
     async def _parse_transaction(self, at: int, written: WrittenKeys) -> list[WatchStep]:
-        """Records that are written without a revision are put in their places only: they were told before."""
+        """Steps of one transaction of etcd. Records without a new revision belong to an earlier large commit,
+        which was a step of its own when it became pending."""
         shared = self._keys.shared
         steps: list[WatchStep] = [
             SharedChange(place[len(shared) :].decode(), value)
@@ -81,7 +82,7 @@ class CommitWatch:
     async def _change(self, at: int, written: WrittenKeys) -> CommitChange:
         revision = int(written[self._keys.revision] or 0)
         if revision != self._revision + 1:
-            raise StaleState(f"revision {revision} was heard of after {self._revision}")
+            raise StaleState(f"revision {revision} came after {self._revision}: a commit is missing")
         marker = written.get(self._keys.pending)
         if marker is not None:
             written |= dict(await self._reader.read_staged(batches.decode_pending(marker), at))
@@ -115,13 +116,13 @@ class CommitWatch:
 
 def _check(response: pb.WatchResponse) -> None:
     if response.compact_revision:
-        raise Compacted("what was to be heard is no longer kept")
+        raise Compacted("the history of the watch was compacted")
     if response.canceled:
         raise Unavailable("etcd ended a watch")
 
 
 def _transactions(events: Iterable[pb.Event]) -> Iterator[tuple[int, WrittenKeys]]:
-    """What each wrote: etcd tells all of a transaction at once, with its revision."""
+    """The writes of each transaction: etcd delivers all of them together, with one revision."""
     for at, together in groupby(events, key=lambda event: int(event.kv.mod_revision)):
         yield (
             at,
@@ -130,6 +131,6 @@ def _transactions(events: Iterable[pb.Event]) -> Iterator[tuple[int, WrittenKeys
 
 
 def _joined(parts: Iterable[bytes | None]) -> bytes | None:
-    """The row of a commit; parts stand in their order."""
+    """The event row of a commit, from its parts in order."""
     whole = b"".join(part for part in parts if part is not None)
     return whole or None

@@ -72,7 +72,7 @@ class ElectedLeadership:
                 except* (Unavailable, StoreFull) as reasons:
                     print_line(f"Rota server stands by: {first_of(reasons)}")
                 await asyncio.sleep(_RETRY_SECONDS)
-        engine.remove_listeners()
+        engine.remove_commit_hooks()
 
     async def _become_leader(self, engine: Engine, following: Following) -> None:
         if self._config.never_lead:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from rota.model.addresses import host_and_port
+from rota.model.names import host_and_port
 
 log = structlog.get_logger("rota.standby")
 

@@ -21,7 +21,6 @@ from rota.config.etcd import endpoints
 from rota.identity import certificates
 from rota.identity.authority import CertificateAuthority
 from rota.identity.listener_certificates import ServingPair, SignedPair
-from rota.model.addresses import is_loopback
 from rota.model.limits import (
     AGENT_CONNECTIONS_MAX,
     AGENT_DESCRIPTORS_PERCENT,
@@ -31,6 +30,7 @@ from rota.model.limits import (
     GRPC_IDLE_SECONDS,
     HANDSHAKE_SECONDS,
 )
+from rota.model.names import is_loopback
 from rota.watcher.refused_calls import NO_AUDIT, RefusedCalls
 from rota.wire import forwarding
 from rota.wiring.listeners import tls

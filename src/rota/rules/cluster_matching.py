@@ -1,32 +1,11 @@
-"""A cluster + a job -> whether a node of it, there already or yet to be made, could run a task of it."""
-
-from typing import NamedTuple
+"""A cluster and a job -> whether a node of it, existing or to be provisioned, could run a task of the job."""
 
 from rota.model.amounts import DISK, MEMORY
-from rota.model.cluster import ClusterIntent, ClusterRecord
-from rota.model.fit import ClusterFit
+from rota.model.cluster import ClusterFit, ClusterIntent, ClusterRecord
 from rota.model.job import JobSpec
-from rota.model.labels import counted
-from rota.model.shape import AffinityTerm, Shape
+from rota.rules.node_labels import matched_labels
 
-NO_CLUSTER = ""  # in place of a cluster's name: jobs that have none yet
 _KNOWN_AFTER_JOIN = (MEMORY, DISK)  # what a machine has of these is known when it has joined
-
-
-class JobGroup(NamedTuple):
-    """Jobs that the same clusters can serve, and that are bound to theirs alike."""
-
-    shape: Shape
-    cluster: str | None  # that they name; None: any
-    moves: bool  # they may change over to another cluster while they wait
-    near: tuple[AffinityTerm, ...] = ()
-    namespace: str = ""  # of which jobs are meant by `near`
-
-
-def group_of(spec: JobSpec) -> JobGroup:
-    if not spec.near:
-        return JobGroup(spec.shape, spec.cluster, spec.move_pending)
-    return JobGroup(spec.shape, spec.cluster, spec.move_pending, spec.near, spec.namespace)
 
 
 def can_serve(cluster: ClusterRecord, wish: ClusterIntent | None, fit: ClusterFit, spec: JobSpec) -> bool:
@@ -39,7 +18,7 @@ def could_provision(cluster: ClusterRecord, wish: ClusterIntent, spec: JobSpec) 
     Before the first has joined it is taken for able to do what a job implies: to run containers, for one.
     """
     granted = {**wish.node_labels, "cluster": cluster.name}
-    labels = counted(cluster.found or {}, granted, frozenset())
+    labels = matched_labels(cluster.found or {}, granted, frozenset())
     conditions = spec.where if cluster.found is None else spec.conditions
     return has_enough(wish.capacity, spec.needs) and all(one.holds(labels) for one in conditions)
 

@@ -1,11 +1,11 @@
-"""A real store that, when told to, writes and says that it did not, or reads what was."""
+"""A real store that, on request, writes and reports a failure, or reads an old state."""
 
 from rota.model.errors import Unavailable
 from rota.store.protocol import Batch, Snapshot, Store
 from tests.engine.gated_store import GatedStore
 
 
-class DeafStore(GatedStore):
+class LossyStore(GatedStore):
     answers_lost = 0  # of the next commits
 
     def __init__(self, below: Store) -> None:
@@ -20,5 +20,5 @@ class DeafStore(GatedStore):
         revision = await super().commit(batch)
         if self.answers_lost:
             self.answers_lost -= 1
-            raise Unavailable("nobody heard the answer")
+            raise Unavailable("the answer was lost")
         return revision

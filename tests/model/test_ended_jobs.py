@@ -1,4 +1,4 @@
-"""Which run of a series is its last, whatever order runs end and are forgotten in."""
+"""The last successful run of a series, in whatever order runs end and are deleted."""
 
 from itertools import permutations
 
@@ -19,7 +19,7 @@ def ended(past: EndedJobs, number: int, state: JobState = JobState.SUCCEEDED) ->
 
 
 @pytest.mark.parametrize("order", list(permutations([1, 2, 10])))
-def test_the_newest_run_that_succeeded_is_the_last(order: tuple[int, ...]) -> None:
+def test_the_newest_successful_run_is_the_last(order: tuple[int, ...]) -> None:
     past = EndedJobs()
     for number in order:
         ended(past, number)
@@ -29,7 +29,7 @@ def test_the_newest_run_that_succeeded_is_the_last(order: tuple[int, ...]) -> No
 
 
 @pytest.mark.parametrize("order", list(permutations([1, 2, 10])))
-def test_when_the_last_run_is_forgotten_the_one_before_it_is_the_last(order: tuple[int, ...]) -> None:
+def test_when_the_last_run_is_deleted_the_one_before_it_is_the_last(order: tuple[int, ...]) -> None:
     past = EndedJobs()
     left = [1, 2, 10]
     for number in left:

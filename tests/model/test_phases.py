@@ -1,4 +1,4 @@
-"""Phases and holds of a block are those of its tasks, each looked at alone."""
+"""Phases and holds of a block equal those of its tasks, each computed alone."""
 
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ JOB = JobId("1")
 
 
 class Row(NamedTuple):
-    """One task's cells, in all three records."""
+    """The entries of one task in all three records."""
 
     task: TaskState
     wanted: int
@@ -42,7 +42,7 @@ rows = st.builds(
 
 
 @given(st.lists(rows, min_size=1, max_size=40), st.booleans(), st.booleans(), st.booleans())
-def test_a_block_is_what_its_tasks_are(
+def test_phases_of_a_block_equal_the_phases_of_its_tasks(
     table: list[Row], with_task: bool, with_attempt: bool, with_status: bool
 ) -> None:
     task = task_block(table) if with_task else None
@@ -56,7 +56,7 @@ def test_a_block_is_what_its_tasks_are(
     assert list(found.hold) == [one.hold for one in expected]
 
 
-def test_without_any_record_every_task_is_pending() -> None:
+def test_every_task_is_pending_without_records() -> None:
     found = block_phases(3, None, None, None)
 
     assert list(found.phase) == [Phase.PENDING] * 3
@@ -72,7 +72,7 @@ def test_a_newer_attempt_is_merely_offered() -> None:
     assert (found.phase[0], found.hold[0]) == (Phase.OFFERED, NodeHold.RESERVED)
 
 
-def test_an_ended_attempt_holds_nothing_even_before_the_controllers_look() -> None:
+def test_an_ended_attempt_holds_nothing_even_before_controllers_decide() -> None:
     attempt = placed(AttemptBlock.new(JOB, 0, 1), [0], "n1")
     status = reported(StatusBlock.new(JOB, 0, 1), [0], AttemptState.FAILED)
 
@@ -81,7 +81,7 @@ def test_an_ended_attempt_holds_nothing_even_before_the_controllers_look() -> No
     assert (found.phase[0], found.hold[0]) == (Phase.RUNNING, NodeHold.NOTHING)
 
 
-def test_lookahead_holds_room_from_the_moment_it_is_taken() -> None:
+def test_lookahead_holds_resources_once_it_is_accepted() -> None:
     attempt = placed(AttemptBlock.new(JOB, 0, 1), [0], "n1", flags=LOOKAHEAD)
     holds = [
         block_phases(1, None, attempt, reported(StatusBlock.new(JOB, 0, 1), [0], state)).hold[0]
@@ -91,7 +91,7 @@ def test_lookahead_holds_room_from_the_moment_it_is_taken() -> None:
     assert holds == [NodeHold.LOOKAHEAD, NodeHold.RESERVED, NodeHold.RESERVED, NodeHold.NOTHING]
 
 
-def test_the_next_try_of_a_failed_task_is_pending() -> None:
+def test_the_retry_of_a_failed_task_is_pending() -> None:
     attempt = placed(AttemptBlock.new(JOB, 0, 1), [0], "n1")
     status = reported(StatusBlock.new(JOB, 0, 1), [0], AttemptState.FAILED)
     task = decided(TaskBlock.new(JOB, 0, 1), [0], wanted=1, failures=1)
@@ -113,7 +113,7 @@ def task_block(table: list[Row]) -> TaskBlock:
 
 
 def attempt_block(table: list[Row], *, tried: bool) -> AttemptBlock:
-    """Where no task block is, nothing was tried twice: an attempt serves try 0."""
+    """Without a task block there was no retry: every attempt is for desired attempt number 0."""
     draft = Draft(AttemptBlock.new(JOB, 0, len(table)))
     draft["number"][:] = [row.number for row in table]
     draft["tries"][:] = [max(0, row.wanted - row.behind) if tried else 0 for row in table]

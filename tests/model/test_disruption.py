@@ -1,4 +1,4 @@
-"""How many nodes fell silent together decides whether their work is started elsewhere."""
+"""The brake: how many nodes fell silent together decides how fast they are declared lost."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ LOST_MS = 30_000
 
 
 def nodes(silent_at_ms: list[int | None], lost: tuple[int, ...] = ()) -> Mirror:
-    """One node for each; None: it is there."""
+    """One node for each time of its last message; None: it is not silent."""
     mirror = Mirror()
     for number, at_ms in enumerate(silent_at_ms):
         name = NodeId(f"n{number:04}")
@@ -48,13 +48,13 @@ def level(silent: int, of: int) -> BrakeLevel:
         (3000, 10_000, BrakeLevel.SLOWED),
     ],
 )
-def test_from_three_on_a_share_of_30_percent_slows_and_one_of_50_stops(
+def test_from_three_nodes_on_30_percent_silent_slows_and_50_percent_stops(
     silent: int, of: int, expected: BrakeLevel
 ) -> None:
     assert level(silent, of) is expected
 
 
-def test_those_given_up_are_counted_with_those_who_fell_silent_with_them_and_not_later() -> None:
+def test_lost_nodes_count_with_nodes_that_fell_silent_at_the_same_time_only() -> None:
     mirror = nodes([0, 0, 0, None, None, None], lost=(0, 1))
     later = nodes([0, 0, BRAKE_WINDOW_MS + 1, None, None, None], lost=(0, 1))
 
@@ -62,7 +62,7 @@ def test_those_given_up_are_counted_with_those_who_fell_silent_with_them_and_not
     assert SilentNodes(later).worst(later).level is BrakeLevel.OFF
 
 
-def test_slowed_they_are_given_up_one_after_the_other_and_in_a_large_cluster_some_at_a_time() -> None:
+def test_a_slowed_brake_declares_nodes_lost_one_by_one_or_a_few_at_a_time() -> None:
     few = nodes([0, 100, 200, *[None] * 7])
     many = nodes([0] * 400 + [None] * 600)
     silence, at_once = SilentNodes(few), SilentNodes(many)
@@ -76,7 +76,7 @@ def test_slowed_they_are_given_up_one_after_the_other_and_in_a_large_cluster_som
     assert max(time for time in times[:400] if time is not None) == LOST_MS + 39 * BRAKE_STEP_MS
 
 
-def test_stopped_none_is_given_up_but_those_said_to_be_gone() -> None:
+def test_a_stopped_brake_declares_only_confirmed_nodes_lost() -> None:
     mirror = nodes([5, 5, 5, None])
     mirror.apply(NodeIntent(NodeId("n0000"), gone_at_ms=5))
     mirror.apply(NodeIntent(NodeId("n0001"), gone_at_ms=6))
@@ -98,8 +98,8 @@ def given_up_at(mirror: Mirror, number: int) -> int | None:
     return SilentNodes(mirror).lost_at_ms(mirror.nodes[NodeId(f"n{number:04}")], LOST_MS)
 
 
-def test_the_last_who_return_have_their_grace_anew() -> None:
-    """Ten nodes were silent for two minutes, and come back one by one."""
+def test_nodes_still_silent_when_the_brake_ends_get_a_new_grace_period() -> None:
+    """Ten nodes were silent for two minutes, and return one by one."""
     mirror = nodes([1_000] * 10)
     assert given_up_at(mirror, 9) is None
     for number in range(7):
@@ -112,7 +112,7 @@ def test_the_last_who_return_have_their_grace_anew() -> None:
     assert given_up_at(mirror, 9) == 121_000 + LOST_MS
 
 
-def test_a_silence_of_few_or_of_another_time_delays_nobody() -> None:
+def test_few_silent_nodes_or_those_of_another_time_are_not_delayed() -> None:
     few = nodes([1_000, None, *[None] * 8])
     back(few, 1, (1_000, 20_000))
     other = nodes([500_000, *[None] * 9])
@@ -127,7 +127,7 @@ def test_a_silence_of_few_or_of_another_time_delays_nobody() -> None:
     st.lists(st.integers(0, 4 * BRAKE_WINDOW_MS), min_size=1, max_size=8),
     st.lists(st.tuples(st.integers(0, 4 * BRAKE_WINDOW_MS), st.integers(0, 10**6)), max_size=8),
 )
-def test_those_who_returned_are_found_as_by_looking_at_each(
+def test_returned_nodes_are_found_as_by_a_full_scan(
     silent_at_ms: list[int], over: list[tuple[int, int]]
 ) -> None:
     mirror = nodes([*silent_at_ms, *[None] * len(over)])
@@ -144,7 +144,7 @@ def test_those_who_returned_are_found_as_by_looking_at_each(
 
 
 @given(st.lists(st.none() | st.integers(0, 4 * BRAKE_WINDOW_MS), min_size=1, max_size=12))
-def test_it_is_the_fullest_window_that_counts(silent_at_ms: list[int | None]) -> None:
+def test_the_window_with_the_most_silent_nodes_counts(silent_at_ms: list[int | None]) -> None:
     mirror = nodes(silent_at_ms)
     silence = SilentNodes(mirror)
     at_ms = [one for one in silent_at_ms if one is not None]

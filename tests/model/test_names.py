@@ -1,12 +1,12 @@
-"""Which addresses never leave this machine."""
+"""Loopback addresses."""
 
 import pytest
 
-from rota.model.addresses import is_loopback
+from rota.model.names import is_loopback
 
 
 @pytest.mark.parametrize("host", ["localhost", "::1", "127.0.0.1", "127.8.9.10"])
-def test_what_stays_on_this_machine(host: str) -> None:
+def test_loopback_addresses_are_recognized(host: str) -> None:
     assert is_loopback(host)
 
 
@@ -22,5 +22,5 @@ def test_what_stays_on_this_machine(host: str) -> None:
         "1.127.0.0",
     ],
 )
-def test_what_only_looks_like_it_gets_no_plain_text(host: str) -> None:
+def test_addresses_that_only_look_like_loopback_are_not(host: str) -> None:
     assert not is_loopback(host)
