@@ -56,6 +56,7 @@ THE_WORLD = (
     "uuid",
     "logging",
     "pathlib",
+    "zoneinfo",
     "rota.wire",  # and every concrete module of the ports' packages
 )
 
