@@ -58,6 +58,7 @@ THE_WORLD = (
     "zoneinfo",  # reads the tz database of this machine
     "logging",
     "pathlib",
+    "zoneinfo",
     "rota.wire",  # and every concrete module of the ports' packages
 )
 
