@@ -74,7 +74,7 @@ def test_the_client_example_prints_every_task(terminal: Terminal) -> None:
 
     assert ended.returncode == 0, ended.stdout
     assert [ended.stdout.count(f"task {index} succeeded") for index in range(8)] == [1] * 8
-    assert "task 3 said: task 3 of 8" in ended.stdout
+    assert "output of task 3: task 3 of 8" in ended.stdout
 
 
 def test_the_demo_shows_everything_and_leaves_nothing(tmp_path: Path) -> None:
