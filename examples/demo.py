@@ -46,7 +46,7 @@ def show(demo: "Demo") -> None:
         chapter("An array of 300 tasks, a quarter of a core each; they run in this directory.")
         demo.rota("run", "--name", "collatz", "--cpu", "0.25", "--array", "0-299", "--", "sh", "collatz.sh")
         demo.rota("logs", "last.299")
-        chapter("Ten tasks, of which one fails.")
+        chapter("Ten tasks, one of which fails.")
         demo.rota("run", "--name", "unlucky", "--array", "0-9", "--", "sh", "-c", UNLUCKY, exit_code=3)
         demo.rota("show", "last.7")
         chapter("A job that cannot run here, and what would help.")

@@ -89,7 +89,7 @@ def test_an_unknown_resource_is_404(shared: LocalCluster, method: str, path: str
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
-        (["run"], 2, "there is no command"),
+        (["run"], 2, "no command to run"),
         (["run", "--", ""], 2, "command"),
         (["run", "--cpu=-1", "--", "true"], 2, "cpu"),
         (["run", "--memory", "1e99g", "--", "true"], 2, "memory"),

@@ -188,7 +188,7 @@ class Transport:
 
     def _keep(self, connection: HTTPConnection) -> None:
         self._idle.append(connection)
-        # Race: another thread may have called close() meanwhile; nobody else would close this connection.
+        # Race: another thread may have called close() meanwhile, and would not see this connection.
         if self._is_closed:
             self.close()
 
