@@ -124,7 +124,8 @@ class AffinityChecks:
 
     def _is_open(self, node: str) -> bool:
         intent, status = self._known.get(f"node/{node}/wish"), self._known[f"node/{node}/status"]
-        return status.state is NodeState.READY and (intent is None or intent.eligibility is Eligibility.OPEN)
+        is_eligible = intent is None or intent.eligibility is Eligibility.OPEN
+        return is_eligible and status.state is NodeState.READY and status.accepts_work
 
     def _admits(self, node: str, spec: JobSpec) -> bool:
         """Whether the node is in the job's cluster, untainted, and satisfies its constraints."""
