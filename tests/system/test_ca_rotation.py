@@ -143,7 +143,7 @@ def test_an_end_is_refused_while_a_node_depends_on_the_old_ca_and_forced(patient
     until(lambda: "get a line with `rota node token`" in patient.agent_log(3), "its agent says what to do")
 
     assert again.code != 0
-    assert "under way already" in again.err
+    assert "already in progress" in again.err
     assert refused.code != 0
     assert "needed by node node-3" in refused.err
     assert "node-3: certificate of the old CA" in shown

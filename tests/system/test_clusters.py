@@ -158,7 +158,7 @@ def test_a_job_that_waits_too_long_gets_a_cluster_that_ends_when_idle(
 
     assert made.code == 0, made.err
     assert sorted(homes) == ["burst", "burst.2"]  # whichever was asked to change over
-    assert "cluster burst.2 was made like burst" in refused.err
+    assert "cluster burst.2 was created by cluster group burst" in refused.err
     assert any(why.startswith("cluster burst.2 is asked for: of ") for why in entries), entries
     assert any(why.startswith("cluster burst.2 ends: nothing has run") for why in entries), entries
 
