@@ -4,7 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import grpc
 import pytest
 
 from rota.identity import certificates
@@ -12,6 +15,7 @@ from rota.identity.authority import CertificateAuthority
 from rota.identity.node_identity import make_request
 from rota.testing.cluster import free_ports
 from rota.wire import forwarding
+from rota.wiring.leadership.leader_proxy import LeaderChannel
 from rota.wiring.leadership.tunnel import Tunnel
 
 
@@ -117,3 +121,34 @@ async def test_a_tunnel_forwards_to_the_leader_and_is_closed_without_one() -> No
 
     assert answers == [b"first received hello\n", b"first received still there\n", b"second received hello\n"]
     assert cut == b""
+
+
+async def test_a_call_to_the_previous_leader_ends_well_and_closes_its_channel(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    pair = CertificateAuthority.open(tmp_path / "ca", now).server_identity(["127.0.0.1"], now)
+    servers, addresses = [], []
+    for _ in range(2):
+        server = grpc.aio.server()
+        credentials = grpc.ssl_server_credentials([(pair.key_pem, pair.cert_pem)], pair.ca_pem, True)
+        addresses.append(f"127.0.0.1:{server.add_secure_port('127.0.0.1:0', credentials)}")
+        await server.start()
+        servers.append(server)
+    leader = addresses[0]
+    following: Any = SimpleNamespace(
+        leader_record=lambda: SimpleNamespace(agent=leader),
+        leader_changes=lambda _: asyncio.Event().wait(),
+    )
+    route = LeaderChannel(following, "", lambda: pair)
+
+    async with route.reached(20) as (first, old):
+        leader = addresses[1]
+        async with route.reached(20) as (second, _):
+            still_open = old.get_state()
+    closed = old.get_state()
+    await route.close()
+    for server in servers:
+        await server.stop(None)
+
+    assert [first, second] == addresses
+    assert still_open is grpc.ChannelConnectivity.READY
+    assert closed is grpc.ChannelConnectivity.SHUTDOWN

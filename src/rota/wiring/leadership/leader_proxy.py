@@ -125,7 +125,9 @@ class LeaderChannel:
         if self._channel is None or self._made_for != (leader, pair):
             before, self._made_for = self._channel, (leader, pair)
             self._channel = channel_to(leader, pair)
-            if before is not None and not self._calls.pop(before, 0):
+            # A channel with calls on it is closed by the last of them, which still counts itself off.
+            if before is not None and not self._calls.get(before):
+                self._calls.pop(before, None)
                 await before.close()
         return self._channel
 
