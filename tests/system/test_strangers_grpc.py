@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
+from rota.model.limits import GUESSES_AT_ONCE
 from rota.testing.cluster import LocalCluster
 from rota.testing.processes import resident_bytes
 from rota.wire.generated import controller_pb2 as pb
@@ -68,3 +69,22 @@ def test_an_oversized_message_is_refused_also_with_a_token(alone: LocalCluster) 
             stop(bytes(3 * MIB), metadata=(("authorization", f"Bearer {alone.token}"),))
 
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_an_address_that_guesses_tokens_is_limited_and_a_known_token_is_not(alone: LocalCluster) -> None:
+    with grpc.insecure_channel(alone.grpc) as channel:
+        stop = channel.unary_unary(
+            "/rota.v1.Controller/Stop", pb.StopRequest.SerializeToString, pb.StopReply.FromString
+        )
+
+        def status(token: str) -> grpc.StatusCode:
+            with pytest.raises(grpc.RpcError) as refused:
+                stop(pb.StopRequest(job="7"), metadata=(("authorization", f"Bearer {token}"),))
+            code: grpc.StatusCode = refused.value.code()
+            return code
+
+        guessed = {status(f"rota_{number:043}") for number in range(2 * GUESSES_AT_ONCE)}
+        known = status(alone.token)
+
+    assert guessed == {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert known is grpc.StatusCode.NOT_FOUND  # there is no such job

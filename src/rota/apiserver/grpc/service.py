@@ -33,6 +33,7 @@ from rota.apiserver.grpc.bulk import BulkStream, stop_job, submit_job
 from rota.apiserver.grpc.job_push import JobPush, OutputSelection
 from rota.apiserver.grpc.statistics import SummaryStream
 from rota.apiserver.lookup import can_see_event, find_job
+from rota.apiserver.rate_limits import RateLimited, UnknownTokenLimits
 from rota.apiserver.spec import fields
 from rota.apiserver.streams.event_cursor import EventCursor
 from rota.apiserver.streams.log_selection import STREAMS, LogSelection
@@ -82,6 +83,7 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
         self._vault = vault
         self._audit = audit
         self._may_register = may_register
+        self._guesses = UnknownTokenLimits()
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         service, _, method = handler_call_details.method.lstrip("/").partition("/")
@@ -92,11 +94,21 @@ class TokenInterceptor(grpc.aio.ServerInterceptor):
 
         async def refuse(_: AsyncIterator[bytes], context: Context) -> None:
             action = method[:NAME_LENGTH_MAX].lower()
-            self._audit.write_counted(_audit_entry(context, None, action, service, refusal.code))
-            await _abort(context, refusal)
+            error = self._count_guess(context, refusal) if authorization else refusal
+            self._audit.write_counted(_audit_entry(context, None, action, service, error.code))
+            await _abort(context, error)
 
         # A stream handler is called before any message is read, a unary one only after its message.
         return grpc.stream_stream_rpc_method_handler(refuse)
+
+    def _count_guess(self, context: Context, refusal: Unauthenticated) -> RotaError:
+        """The refusal of an unknown token, or that its address has sent too many of them."""
+        address = origin(context, certificates.may_forward).rpartition(":")[0]
+        try:
+            self._guesses.acquire(address)
+        except RateLimited as limited:
+            return limited
+        return refusal
 
     def _refusal(self, service: str, authorization: str) -> Unauthenticated | None:
         if service in service_names.WORKERS and not self._may_register(authorization):
