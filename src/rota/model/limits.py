@@ -9,9 +9,7 @@ LABELS_MAX = 64  # labels per job or node: each is shown in lists and sent with 
 LABEL_VALUE_MAX = 256  # characters of a label's value: fits a line
 RESOURCES_MAX = 32  # resource names of one job or node: each adds a row to the placement columns
 COMMAND_BYTES_MAX = 128 * 1024  # bytes of one argument: the limit of Linux
-EXEC_BYTES_MAX = (
-    3 << 19
-)  # bytes of a command and its environment: Linux accepts 2 MiB, and the node adds some
+EXEC_BYTES_MAX = 3 << 19  # bytes of a command and its environment: Linux accepts 2 MiB, the node adds some
 SANDBOX_WORDS_MAX = 8_000  # arguments in a sandbox: bubblewrap accepts 9,000, including its own options
 PATH_BYTES_MAX = 4095  # bytes of a path: PATH_MAX of Linux without the terminating zero
 PATH_PART_BYTES_MAX = 255  # bytes of a file or directory name: NAME_MAX of Linux
@@ -56,12 +54,8 @@ JOBS_AGE_MS = 7 * 24 * 3600 * 1000  # default retention of ended jobs: a week
 JOBS_KEPT_MAX = 10_000_000  # the largest number to set for JOBS_KEPT: a higher value is a typing error
 JOBS_KEPT = 100_000  # ended jobs retained by default: some hundred MB of memory, loaded in seconds
 KEEP_SECONDS_MAX = 10 * 365 * 24 * 3600  # ten years: a higher value is a mistaken unit
-RENEWAL_WINDOW_SECONDS = (
-    90 * 24 * 3600
-)  # after three months without power a node can still renew its certificate
-RENEWAL_WINDOW_SECONDS_MAX = (
-    10 * 365 * 24 * 3600
-)  # ten years, the lifetime of the CA: no certificate lasts longer
+RENEWAL_WINDOW_SECONDS = 90 * 24 * 3600  # a node that was off for three months can still renew
+RENEWAL_WINDOW_SECONDS_MAX = 10 * 365 * 24 * 3600  # ten years: no certificate of the CA lasts longer
 JOIN_ADDRESSES_MAX = 16  # networks from which a join token may be used: each is a line of the vault
 REVOKED_LOOK_MS = 60_000  # between two checks of the wall clock for revoked nodes that can be deleted
 TOMBSTONE_MS = 24 * 3600 * 1000  # a repeated submit is recognized this long after its job was deleted
@@ -143,9 +137,7 @@ GRPC_CONNECTIONS_MAX = 2_000  # connections of the gRPC port by default: control
 GRPC_IDLE_SECONDS = 300.0  # a connection without a call is closed after this; the next call opens another
 AGENT_MESSAGE_BYTES_MAX = 64 << 20  # bytes of a node's message: its hello lists everything that it runs
 AGENT_CONNECTIONS_MAX = 20_000  # of the agent port: one per node, and twice as many while all reconnect
-AGENT_DESCRIPTORS_PERCENT = (
-    40  # percent of all descriptors for the agent port: HTTP and files need the others
-)
+AGENT_DESCRIPTORS_PERCENT = 40  # percent of all descriptors for the agent port: others are for HTTP and files
 HANDSHAKE_SECONDS = 10.0  # for TLS and the first HTTP/2 frame at the gRPC ports
 AUDIT_FILE_BYTES = 64 << 20  # bytes of an audit log file before the next one: at least 200,000 lines
 AUDIT_FILES = 8  # audit log files, including the current one: half a GiB, then the oldest is deleted
