@@ -1,4 +1,4 @@
-"""The .proto files below this folder -> the messages of `PACKAGES`: python proto/generate.py [DIRECTORY]."""
+"""Generate the message modules of PACKAGES from the .proto files: python proto/generate.py [DIRECTORY]."""
 
 import re
 import subprocess
@@ -12,15 +12,15 @@ PACKAGES = {
     "rota": "rota.wire.generated",
     "etcd": "rota.store.etcd.generated",
     "jobscheduler": "rota.gateway.generated",
-}  # by the folder below this one
+}  # by folder of proto/
 
-# The generator writes imports as if the folders of the .proto files were packages at the top.
+# The generator writes imports as if the folders of the .proto files were top-level packages.
 IMPORT = re.compile(r"^(?:from (?!google\.)[\w.]+ )?import (\w+_pb2)\b", re.MULTILINE)
 OWN_NAME = re.compile(r"(?<=DESCRIPTOR, ')[\w.]*?(\w+_pb2)(?=')")
 
 
 def main() -> None:
-    """Into src, or below another directory."""
+    """Write the modules into src, or into the directory given as argument."""
     source = Path(sys.argv[1]) if len(sys.argv) > 1 else SOURCE
     for folder, package in PACKAGES.items():
         target = source / package.replace(".", "/")
