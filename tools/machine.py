@@ -11,8 +11,8 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
-# The commands that tests run, and the Debian packages that contain them. runc is installed before podman, which
-# would otherwise install crun: crun does not work if both versions of control groups are mounted.
+# The commands that tests run, and the Debian packages that contain them. runc is installed before podman,
+# which would otherwise install crun: crun does not work if both versions of control groups are mounted.
 COMMANDS = {
     "runc": "runc",
     "podman": "podman",
