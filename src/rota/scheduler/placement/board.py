@@ -45,6 +45,7 @@ class Board:
         if self._changes_read == position:
             return
         if (
+            # The table's log no longer reaches back far enough, or its shape has changed: copy everything.
             self._changes_read < table.forgotten
             or len(self.rows) != len(table.rows)
             or self.load.size != table.size
@@ -57,6 +58,7 @@ class Board:
     def changed_since(self, position: int) -> Array | None:
         """Slots that changed since this log position; None: too many, or trimmed from the log."""
         start = self._logged - (self.log_position - position)
+        # Beyond half of the nodes one vectorised pass is cheaper than single updates.
         if start < 0 or self._logged - start > self._changes_max:
             return None
         return self._log[start : self._logged]
@@ -134,6 +136,8 @@ class Board:
         filling = (self.rows.get(resource) for resource in (CPU, MEMORY))
         self.idle_rows = (TASKS_ROW, *(row for row in filling if row is not None))
         self.idle = self._idle(slice(size))
+        # Devices of one node are not independent columns of the table; copying all of them is cheap, as few
+        # nodes have any.
         self.devices = table.free_gpus()
         self.load = table.load[:size].copy()
         self.outside_load = table.outside_load(slice(size))
