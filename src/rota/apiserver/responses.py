@@ -67,6 +67,7 @@ class TooLarge(Rejected):
 def route(method: str, path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
     """A route of one method. Starlette adds HEAD to GET; on a stream it would wait for the stream's end."""
     route = Route(path, endpoint, methods=[method])
+    # Starlette would add HEAD, see above.
     route.methods = {method}
     return route
 
@@ -144,6 +145,7 @@ class StreamingResponse(Response):
             await send_head()
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
+        # Sent immediately, so that the client of a stream that stays quiet knows that it is connected.
         if self._prefix is not None:
             await write(self._prefix)
         end = await run_until_disconnect(self._body(write), receive)

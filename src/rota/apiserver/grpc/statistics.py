@@ -69,6 +69,7 @@ class SummaryStream:
     async def _count_queue(self) -> None:
         """A long queue is counted less often, so that counting takes a bounded share of the time."""
         started = time.monotonic()
+        # Counting visits every waiting job, in the loop that decides.
         if started >= self._count_again_at:
             self._queue = await self._api.engine.read(partial(queue_state, caller=self._caller))
             self._count_again_at = started + STATISTICS_QUEUE_SHARE * (time.monotonic() - started)

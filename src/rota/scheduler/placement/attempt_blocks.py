@@ -42,7 +42,6 @@ class AttemptBlockWriter:
     def add(self, placed: PlacedTasks, choice: Choice, wall_ms: int) -> None:
         """Add placed tasks. Most jobs have one task and need no draft."""
         job = placed.job
-        # A fast path: at high rates of short jobs most of the time of a round was spent in drafts.
         if job.spec.block_size(0) == 1 and not job.attempts and not job.tasks:
             gpus = {0: devices} if (devices := placed.devices[0]) else {}
             self._new[job.spec.id] = AttemptBlock.of_one(

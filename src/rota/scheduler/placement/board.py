@@ -136,8 +136,6 @@ class Board:
         filling = (self.rows.get(resource) for resource in (CPU, MEMORY))
         self.idle_rows = (TASKS_ROW, *(row for row in filling if row is not None))
         self.idle = self._idle(slice(size))
-        # Devices of one node are not independent columns of the table; copying all of them is cheap, as few
-        # nodes have any.
         self.devices = table.free_gpus()
         self.load = table.load[:size].copy()
         self.outside_load = table.outside_load(slice(size))

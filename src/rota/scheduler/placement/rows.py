@@ -164,8 +164,6 @@ class ScoreRows:
             return self.score_nodes(shape, slots)
         idle, free = self._idle_points[shape.policy].up_to_date(self.board), self.board.free
         found: Array = idle.take(slots)
-        # The order of operations is that of `score_nodes`: sums of floats in another order could break ties
-        # differently.
         for at, least in row.minimums:
             found[free[at].take(slots) < least] = EXCLUDED
         return found if row.label_points is None else found + row.label_points.take(slots)

@@ -17,8 +17,8 @@ _FAILED = int(AttemptState.FAILED)
 def place_avoiding_failed(
     view: View, placer: Placer, job: JobView, ready: list[int], refused: list[int]
 ) -> Assignments:
-    # A batch task fails mostly for reasons of its own, and has a budget of retries. A service restarts for
-    # ever, so a bad node would catch it again and again.
+    # A service restarts for ever: without this a bad node, where it fails at once and leaves room, would
+    # catch it again and again.
     avoided = failed_slots(view, job, ready) if job.spec.is_service and not job.spec.gang else []
     first = placer.place(job, len(ready), _mask_or_none(view, [*refused, *avoided]))
     left = len(ready) - len(first.assigned)

@@ -190,7 +190,8 @@ def _victims(view: View, node: NodeView, job: JobView, evicting: Set[TaskKey]) -
         if not other.spec.evictable or other.spec.priority > job.spec.priority - PREEMPT_MARGIN:
             continue
         tasks = live_tasks(other) if other.spec.gang else ((job_id, index),)
-        # Of a gang that is partly stopping already none is a victim: it will leave as a whole anyway.
+        # A gang is one victim: it is counted once for this node, and only if each of its live tasks may be
+        # evicted.
         if job_id in gangs or not all(
             may_evict(other, at) and (job_id, at) not in evicting for _, at in tasks
         ):
