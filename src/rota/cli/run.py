@@ -202,9 +202,10 @@ class Follower:
             return  # the server may be restarting; the feed reports a lasting failure
         if why.waits and why.sentence != self._why:
             self._why = why.sentence
+            # Otherwise a node is created without the user.
             more = (
                 " · add a node: rota node token" if why.changes else ""
-            )  # otherwise a node is created without the user
+            )
             print_note(f"{about_job(self._job.id, why.sentence)}     rota why {self._job.id}{more}")
 
     def _on_output(self, chunk: Chunk) -> None:

@@ -19,9 +19,10 @@ class Node:
     taints: tuple[str, ...] = ()
     cluster: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    # Those of `labels` that an operator granted.
     granted_labels: Mapping[str, str] = field(
         default_factory=dict
-    )  # those of `labels` that an operator granted
+    )
     ignored_labels: Mapping[str, str] = field(default_factory=dict)  # declared by the agent, but overridden
     capacity: Mapping[str, float] = field(default_factory=dict)
     reserved: Mapping[str, float] = field(default_factory=dict)

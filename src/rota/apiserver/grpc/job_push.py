@@ -93,7 +93,8 @@ class JobPush:
             await self._write(output_to_wire(self.job, chunk))
 
     async def _write(self, stage: pb.Stage) -> None:
+        # Stages and output are written by two tasks, and gRPC allows one write at a time.
         async with (
             self._writing
-        ):  # stages and output are written by two tasks; gRPC allows one write at a time
+        ):
             await self.write(stage)

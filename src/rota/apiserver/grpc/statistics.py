@@ -43,9 +43,10 @@ class SummaryStream:
                 async for part in parts:
                     await write(part)
             took = time.monotonic() - started
+            # Idle for at least half of the time, however expensive a summary is.
             await asyncio.sleep(
                 max(self._interval_seconds - took, took)
-            )  # idle for at least half of the time
+            )
 
     async def _parts(self) -> AsyncGenerator[pb.Summary, None]:
         """The parts of a summary. Each is held back until the next one exists, so that the last is marked."""

@@ -35,9 +35,10 @@ class LogSelection:
     offset: int = 0  # in the first attempt, if one stream of one task is read
     follow: bool = False
     window: LogWindow = WHOLE_LOG
+    # Offsets up to which the reader has streams.
     resume: Mapping[StreamKey, int] = field(
         default_factory=dict
-    )  # offsets up to which the reader has streams
+    )
 
 
 @dataclass(frozen=True, slots=True)

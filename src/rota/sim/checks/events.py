@@ -51,9 +51,10 @@ class EventChecks:
     def received(self, subscriber: str, happened: SequencedEvent) -> None:
         place = self._next[subscriber]
         skipped = bisect.bisect_left(self._at, happened.at)
+        # A server's memory may reach further back than the store.
         if (
             place < skipped <= self._skips.pop(subscriber, 0)
-        ):  # a server's memory may reach further back than the store
+        ):
             place = self._next[subscriber] = skipped
         expected = self._happened[place] if place < len(self._happened) else None
         if happened != expected:

@@ -29,9 +29,10 @@ class SimDisk:
     journal: str = ""
     synced: int = 0  # length of the synced prefix
     full: bool = False
+    # Unacknowledged results -> end of their line in the journal.
     results: dict[AttemptKey, int] = field(
         default_factory=dict
-    )  # unacknowledged results -> end of their line in the journal
+    )
 
     def append(self, lines: Sequence[str]) -> None:
         end = len(self.journal)

@@ -45,17 +45,20 @@ class SimProvider:
         self.world = world
         self.behaviour = ProviderBehaviour()
         self.machines: list[JoiningMachine] = []  # that exist
+        # Called when a machine has become a node.
         self.on_joined: Callable[[SimMachine], None] = lambda _: (
             None
-        )  # called when a machine has become a node
+        )
+        # Called when that node's machine is gone.
         self.on_removed: Callable[[SimMachine], None] = lambda _: (
             None
-        )  # called when that node's machine is gone
+        )
         self.on_call: Callable[[str, str], None] = lambda *_: None  # called with verb and object of each call
         self.on_created: Callable[[], None] = lambda: None  # called when a machine was created
+        # Called before a machine is removed.
         self.on_removing: Callable[[JoiningMachine], None] = lambda _: (
             None
-        )  # called before a machine is removed
+        )
         self.denied: set[str] = set()  # machines that exist and were denied
         self.spans: list[tuple[int, int]] = []  # lifetimes of removed machines
         self._network = network
