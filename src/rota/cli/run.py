@@ -203,9 +203,7 @@ class Follower:
         if why.waits and why.sentence != self._why:
             self._why = why.sentence
             # Otherwise a node is created without the user.
-            more = (
-                " · add a node: rota node token" if why.changes else ""
-            )
+            more = " · add a node: rota node token" if why.changes else ""
             print_note(f"{about_job(self._job.id, why.sentence)}     rota why {self._job.id}{more}")
 
     def _on_output(self, chunk: Chunk) -> None:

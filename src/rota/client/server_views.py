@@ -20,9 +20,7 @@ class Node:
     cluster: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     # Those of `labels` that an operator granted.
-    granted_labels: Mapping[str, str] = field(
-        default_factory=dict
-    )
+    granted_labels: Mapping[str, str] = field(default_factory=dict)
     ignored_labels: Mapping[str, str] = field(default_factory=dict)  # declared by the agent, but overridden
     capacity: Mapping[str, float] = field(default_factory=dict)
     reserved: Mapping[str, float] = field(default_factory=dict)

@@ -379,9 +379,7 @@ def _limit_read_timeout(
 ) -> None:
     """Shorten the read timeout as the deadline approaches: keepalive lines must not postpone it."""
     # A response that closes its connection has taken the socket over.
-    if (
-        deadline is not None and connection.sock is not None
-    ):
+    if deadline is not None and connection.sock is not None:
         connection.sock.settimeout(_read_timeout(silence_seconds, deadline))
 
 

@@ -56,9 +56,7 @@ class JobStatus:
     versions: Mapping[str, int] = field(default_factory=dict)  # running tasks by version, after an update
     rollout: Mapping[str, Any] | None = None  # of a service: progress of the newest version
     # Fields changed by an update: at_once, from_next_attempt.
-    changed: Mapping[str, Any] = field(
-        default_factory=dict
-    )
+    changed: Mapping[str, Any] = field(default_factory=dict)
     count: int = 1
     done: int | None = None  # ended tasks; of a service the running ones
     priority: int = 50

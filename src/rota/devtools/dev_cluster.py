@@ -55,6 +55,8 @@ def run_dev(options: DevOptions) -> int:
         interruption = Interruption(signal.SIGINT, signal.SIGTERM)
         users = DevUsers(directory, Path(str(config.data_dir)) / vault.DIRECTORY, options.listen)
         async with running(config, users) as server, _nodes(server, directory, options, users) as nodes:
+            # After the nodes have joined: an elastic cluster would create machines for demand that they can
+            # serve.
             await _resize_default_cluster(server, options)
             _print_ready(server, time.monotonic() - began)
             users.print_reason()
@@ -138,6 +140,7 @@ async def _nodes(
         finally:
             # All nodes leave concurrently, then each is awaited.
             for node in nodes:
+                # Asked together: one after the other, many nodes would take as many grace periods.
                 node.ask_to_leave()
             for node in nodes:
                 await node.has_left()
@@ -190,6 +193,7 @@ async def _with_chaos(
     async with asyncio.TaskGroup() as tasks:
         chaos_task = tasks.create_task(run_chaos(server.engine, nodes, options))
         yield
+        # Before the nodes leave: a frozen node could not be asked to.
         chaos_task.cancel()
 
 

@@ -28,7 +28,10 @@ def plan_rollback(
         return None
     next_spec = msgspec.structs.replace(
         # The number of tasks is not part of what failed, and `count` may never shrink.
-        previous.spec, version=spec.version + 1, count=spec.count, desired_count=spec.desired_count
+        previous.spec,
+        version=spec.version + 1,
+        count=spec.count,
+        desired_count=spec.desired_count,
     )
     before = intent or JobIntent(spec.id)
     next_intent = msgspec.structs.replace(

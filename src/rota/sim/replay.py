@@ -144,9 +144,7 @@ class _TaskRuns:
     @property
     def rows(self) -> list[TaskRun]:
         # Known when the answer arrives, which may be after the end.
-        submitted = (
-            self._cluster.users.submitted_ms
-        )
+        submitted = self._cluster.users.submitted_ms
         return [row._replace(submitted_ms=submitted[JobId(row.job)]) for row in self._rows.values()]
 
     def _watch(self, machine: SimMachine) -> None:

@@ -100,6 +100,8 @@ class LocalCluster:
         ours = [*self._others, *self._agents.values(), *self.watchers.values()]
         ours += [self._server] if self._server else []
         for process in ours:
+            # All are killed before any is awaited: a server that lives longer would declare nodes lost and
+            # log errors.
             process.kill()
         for process in ours:
             process.communicate()
@@ -337,6 +339,7 @@ def free_ports(count: int) -> list[int]:
             port = random.choice(ours)
             bound = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
+                # Held until all ports are chosen: otherwise the same one could be chosen twice.
                 bound.bind(("127.0.0.1", port))
                 # A port may be given out and not yet bound by its server.
                 ports += [port] if port not in _given else []
@@ -357,6 +360,7 @@ def _part() -> int:
         except OSError:
             name.close()
         else:
+            # Never closed: the reservation lasts as long as this process.
             name.detach()
             return part
     raise ChildProcessError(f"{_PARTS} other test processes use ports on this machine")

@@ -79,9 +79,7 @@ class ProviderContract:
             await there.remove(CLUSTER, "build-1", self.settings)
             left = await provider.list(CLUSTER, self.settings)
             # The first instance may still hold its child process.
-            await provider.remove(
-                CLUSTER, "build-1", self.settings
-            )
+            await provider.remove(CLUSTER, "build-1", self.settings)
 
             assert list(listed) == ["build-1"]
             assert not left

@@ -94,7 +94,5 @@ class JobPush:
 
     async def _write(self, stage: pb.Stage) -> None:
         # Stages and output are written by two tasks, and gRPC allows one write at a time.
-        async with (
-            self._writing
-        ):
+        async with self._writing:
             await self.write(stage)

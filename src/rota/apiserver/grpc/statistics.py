@@ -44,9 +44,7 @@ class SummaryStream:
                     await write(part)
             took = time.monotonic() - started
             # Idle for at least half of the time, however expensive a summary is.
-            await asyncio.sleep(
-                max(self._interval_seconds - took, took)
-            )
+            await asyncio.sleep(max(self._interval_seconds - took, took))
 
     async def _parts(self) -> AsyncGenerator[pb.Summary, None]:
         """The parts of a summary. Each is held back until the next one exists, so that the last is marked."""

@@ -36,9 +36,7 @@ class LogSelection:
     follow: bool = False
     window: LogWindow = WHOLE_LOG
     # Offsets up to which the reader has streams.
-    resume: Mapping[StreamKey, int] = field(
-        default_factory=dict
-    )
+    resume: Mapping[StreamKey, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,9 +52,7 @@ class EventChecks:
         place = self._next[subscriber]
         skipped = bisect.bisect_left(self._at, happened.at)
         # A server's memory may reach further back than the store.
-        if (
-            place < skipped <= self._skips.pop(subscriber, 0)
-        ):
+        if place < skipped <= self._skips.pop(subscriber, 0):
             place = self._next[subscriber] = skipped
         expected = self._happened[place] if place < len(self._happened) else None
         if happened != expected:

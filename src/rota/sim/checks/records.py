@@ -88,9 +88,7 @@ class RecordChecks:
         self._widen(fresh)
         self._deleted = dict.fromkeys(key for key in batch.deletes if key.startswith("node/"))
         # An attempt may end in the commit that places it.
-        placed_first = sorted(
-            fresh, key=lambda key: not key.startswith("attempt/")
-        )
+        placed_first = sorted(fresh, key=lambda key: not key.startswith("attempt/"))
         # Compare each record with `known` before any of this commit is applied to it.
         for key in placed_first:
             record = fresh[key]

@@ -49,13 +49,9 @@ class SimHost:
         self.process_started: Callable[[str, SimChild], None] = lambda *_: None
         self.process_ended: Callable[[str, SimChild], None] = lambda *_: None
         # Called with attempts that the node stops because it leaves.
-        self.leaves: Callable[[Sequence[AttemptKey]], None] = lambda _: (
-            None
-        )
+        self.leaves: Callable[[Sequence[AttemptKey]], None] = lambda _: None
         # Called with results that a server has acknowledged.
-        self.forgets: Callable[[Sequence[AttemptKey]], None] = lambda _: (
-            None
-        )
+        self.forgets: Callable[[Sequence[AttemptKey]], None] = lambda _: None
 
     @property
     def boot_id(self) -> str:

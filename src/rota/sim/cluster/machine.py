@@ -31,6 +31,7 @@ class SimMachine(SimHost):
         for child in self.processes.live():
             self.process_ended(self.name, child)
         self.processes.children.clear()
+        # Unsynced bytes may be lost: a result that was not synced must not have been acknowledged.
         self.disk.crash(keep)
         self.boot += 1
 
@@ -41,6 +42,7 @@ class SimMachine(SimHost):
 
     def resume(self) -> None:
         if self.on:
+            # The keeper first: it has to kill what lost its lease before the agent can renew it.
             self.keeper.resume()
             self.agent.resume()
             self.network.check_streams(self.agent.name)
