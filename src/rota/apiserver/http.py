@@ -103,7 +103,6 @@ def make_app(api: Api) -> Starlette:
         exception_handlers={HTTPException: _no_route},
     )
     app.state.api = api
-    # A redirect would make clients send their token to a second address.
     app.router.redirect_slashes = False
     return app
 

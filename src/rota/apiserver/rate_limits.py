@@ -139,8 +139,6 @@ class RateLimits(TokenBuckets):
             await asyncio.sleep(missing / self.per_second)
 
     async def _wait_for_share(self, caller: Caller, *, may_refuse: bool) -> None:
-        # Never delayed: an operator has to act on a busy server, and a delayed node would be taken for
-        # silent.
         if is_cluster_admin(caller) or caller.node is not None:
             return
         name, now = _account(caller), self.now()

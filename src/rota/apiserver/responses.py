@@ -67,7 +67,6 @@ class TooLarge(Rejected):
 def route(method: str, path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
     """A route of one method. Starlette adds HEAD to GET; on a stream it would wait for the stream's end."""
     route = Route(path, endpoint, methods=[method])
-    # Starlette would add HEAD, see above.
     route.methods = {method}
     return route
 

@@ -268,8 +268,7 @@ class Job:
 
     def _newly_ended(self, seen: set[int], expected: int | None) -> Iterator[Task]:
         lowest = 0
-        # Tasks mostly end in order: starting at the first that has not ended keeps scans of large arrays
-        # short.
+        # All tasks below were returned before: scans of a large array start at the first that was not.
         while lowest in seen:
             lowest += 1
         found = 0

@@ -55,8 +55,6 @@ def run_dev(options: DevOptions) -> int:
         interruption = Interruption(signal.SIGINT, signal.SIGTERM)
         users = DevUsers(directory, Path(str(config.data_dir)) / vault.DIRECTORY, options.listen)
         async with running(config, users) as server, _nodes(server, directory, options, users) as nodes:
-            # After the nodes have joined: an elastic cluster would create machines for demand that they can
-            # serve.
             await _resize_default_cluster(server, options)
             _print_ready(server, time.monotonic() - began)
             users.print_reason()
@@ -140,7 +138,6 @@ async def _nodes(
         finally:
             # All nodes leave concurrently, then each is awaited.
             for node in nodes:
-                # Asked together: one after the other, many nodes would take as many grace periods.
                 node.ask_to_leave()
             for node in nodes:
                 await node.has_left()

@@ -149,7 +149,6 @@ class NodeTable:
         self._ensure_gpus(capacity.get(GPU, 0) // WHOLE_GPU)
         self.capacity_version += 1
         self.eligibility_version += 1
-        # Both versions: see the attributes. A disconnect changes eligibility only.
         self.feasibility_version += 1
         self._touch(slot)
 

@@ -100,8 +100,6 @@ class LocalCluster:
         ours = [*self._others, *self._agents.values(), *self.watchers.values()]
         ours += [self._server] if self._server else []
         for process in ours:
-            # All are killed before any is awaited: a server that lives longer would declare nodes lost and
-            # log errors.
             process.kill()
         for process in ours:
             process.communicate()

@@ -52,7 +52,6 @@ class BulkStream:
         slots = asyncio.Semaphore(UNANSWERED_MAX)
         async with asyncio.TaskGroup() as tasks:
             async for request in requests:
-                # Before the slot: a stream that waits for its rate must not hold one.
                 await self.api.rates.acquire_or_wait(self.caller)
                 await slots.acquire()
                 tasks.create_task(metered(self._serve(request, slots, tasks)))
@@ -69,8 +68,6 @@ class BulkStream:
             self.audit(action, request.id[:ID_LENGTH_MAX], error.code)
             reply = pb.BulkReply(refused=refusal_to_wire(error))
         finally:
-            # Before the reply is written: a client that reads slowly is slowed by its own writes, and cannot
-            # stop the server from finishing requests.
             slots.release()
         await self._write(request.id, reply)
         if reply.WhichOneof("what") == "accepted" and request.schedule.follow:

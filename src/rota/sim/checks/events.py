@@ -20,9 +20,8 @@ class EventChecks:
         self._at: list[EventCursor] = []
         self._committed_ms: list[int] = []
         self._next: dict[str, int] = {}  # by subscriber: index of the next event it must receive
-        self._skips: dict[
-            str, int
-        ] = {}  # up to which index it may skip, because the store has deleted events
+        # Up to which index it may skip, because the store has deleted events.
+        self._skips: dict[str, int] = {}
         self._acknowledged: dict[str, EventCursor] = {}  # acknowledgements that a server has answered
 
     def committed(self, batch: Batch, revision: int) -> None:

@@ -54,9 +54,8 @@ class Checks:
         self._succeeded: dict[tuple[str, int], None] = {}  # tasks whose process exited with 0
         self._once: dict[tuple[str, int], AttemptKey] = {}
         self._live: dict[tuple[str, int], dict[AttemptKey, SimMachine]] = {}
-        self._twice: dict[
-            tuple[str, int], int | None
-        ] = {}  # tasks with two live processes -> both nodes healthy since
+        # Tasks with two live processes -> both nodes healthy since.
+        self._twice: dict[tuple[str, int], int | None] = {}
         self._used: dict[tuple[str, str], int] = {}
 
     @property

@@ -49,7 +49,6 @@ class SimAgent(SimProcess):
         self.keeper = keeper
         self.dial: Dial = lambda: None
         self.called: Act = lambda: None  # called when it has dialled a server
-        # Everything in memory is lost: what is needed after a restart comes from the keeper's state message.
         self.attempts = AttemptTracker()
         self.sequence = MessageSequence()
         self.stream: SimStream | None = None

@@ -42,7 +42,6 @@ class SimMachine(SimHost):
 
     def resume(self) -> None:
         if self.on:
-            # The keeper first: it has to kill what lost its lease before the agent can renew it.
             self.keeper.resume()
             self.agent.resume()
             self.network.check_streams(self.agent.name)

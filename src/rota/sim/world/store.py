@@ -24,9 +24,8 @@ class StoreTrouble(NamedTuple):
     kills: float = 0.0  # the server dies after the commit and before the answer
     tears: float = 0.0  # the server dies during the commit, which may or may not be durable
     stale: float = 0.0  # a read returns an older snapshot
-    full: bool = (
-        False  # only the reserve is left: the first commit fails, later ones may only write terminal states
-    )
+    # Only the reserve is left: the first commit fails, later ones may only write terminal states.
+    full: bool = False
     slow_ms: int = 0
 
 
