@@ -303,7 +303,6 @@ def _notice_dead_peers(sock: socket.socket) -> None:
 
 def _whole(response: HTTPResponse) -> bytes:
     body = response.read(ANSWER_BYTES)
-    # A truncated answer must not be parsed as a whole one.
     if response.length:  # truncated; read() with a size does not raise by itself
         raise IncompleteRead(body, response.length)
     return body

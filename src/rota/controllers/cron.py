@@ -101,8 +101,8 @@ def _next_check_ms(instant: int | None, now: Instant) -> int:
 def _on_invalid_zone(view: View, cron: CronRecord, problem: str, now: Instant) -> Plan:
     """Report the invalid zone once, and keep checking."""
     runs = CronRunBatch(view, cron, now)
-    # The time zone database of the machine may be repaired at any time, so it is checked again, without an
-    # event per check.
+    # The time zone database of the machine may be repaired at any
+    # time, so it is checked again, without an event per check.
     if runs.status.reason == problem:
         return wake_at(now.ms + CRON_CHECK_MS)
     runs.skip(0, problem)

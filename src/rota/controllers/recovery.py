@@ -52,8 +52,8 @@ def ask_recovery_controller(
     decisions: dict[int, TaskEvent] = {}
     taken_over: list[int] = []
     for at in lost:
-        # The loss is in the block with its times, so a new leader continues the notices and does not restart
-        # them.
+        # The loss is in the block with its times, so a new leader
+        # continues the notices and does not restart them.
         before = block.task.losses.get(at) or Loss(number[at], now.ms, now.ms, times=0)
         # Decisions name an attempt number: a late or repeated one cannot decide about a newer attempt.
         decision = None if job.answers is None else job.answers.on(first + at, number[at])

@@ -26,12 +26,9 @@ def plan_rollback(
     """
     if previous is None or previous.spec is None:
         return None
+    # The number of tasks is not part of what failed, and `count` may never shrink.
     next_spec = msgspec.structs.replace(
-        # The number of tasks is not part of what failed, and `count` may never shrink.
-        previous.spec,
-        version=spec.version + 1,
-        count=spec.count,
-        desired_count=spec.desired_count,
+        previous.spec, version=spec.version + 1, count=spec.count, desired_count=spec.desired_count
     )
     before = intent or JobIntent(spec.id)
     next_intent = msgspec.structs.replace(
@@ -41,8 +38,8 @@ def plan_rollback(
         back_from=before.replace or spec.version,
         back_why=why,
     )
-    # Empty: after a rollback there is nothing to roll back to, or a job could alternate between two bad
-    # versions.
+    # Empty: after a rollback there is nothing to roll back
+    # to, or a job could alternate between two bad versions.
     return Rollback(next_spec, next_intent, JobPreviousVersion(spec.id))
 
 

@@ -89,7 +89,6 @@ class UnplaceableJobs:
 
     def __init__(self, plugins: Plugins | None = None) -> None:
         self._plugins = plugins
-        # A new view may have other jobs: nothing that was derived from the previous one may survive.
         self._reset()
 
     def _reset(self) -> None:
@@ -121,6 +120,7 @@ class UnplaceableJobs:
         }
 
     def start(self, view: View) -> Iterable[str]:
+        # At each load of the state: nothing that was derived from the previous view may survive.
         self._reset()
         for name, job in view.jobs.items():
             if job.status is None or not job.status.ended:
@@ -201,8 +201,8 @@ class UnplaceableJobs:
             if record is not None:
                 found[record.id] = record
         if not self._candidates:
-            # Until all candidates are checked their queues are not added again; then a later change may add
-            # them.
+            # Until all candidates are checked their queues are
+            # not added again; then a later change may add them.
             self._candidate_queues.clear()
         is_more = bool(self._queues or self._candidates)
         next_ms = now.ms + (1 if is_more else UNPLACEABLE_CHECK_MS)

@@ -78,8 +78,8 @@ def kill_all(find: Callable[[], list[int]]) -> None:
     def none_is_left() -> bool:
         for pid in find():
             try:
-                # A handle instead of the pid: it stays with the process, so that its exit can be awaited
-                # after the kill.
+                # A handle instead of the pid: it stays with the process,
+                # so that its exit can be awaited after the kill.
                 handle = os.pidfd_open(pid)
             except ProcessLookupError:
                 continue
@@ -129,6 +129,5 @@ def _pids() -> list[int]:
 def _read(pid: int, name: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
-    # Both are no match for any search.
     except OSError:  # it has ended, or belongs to another user
         return b""

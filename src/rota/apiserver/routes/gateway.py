@@ -176,8 +176,7 @@ async def _requested_job(request: Request) -> tuple[JobId, NodeId]:
     def read(mirror: Mirror) -> tuple[JobId, NodeId]:
         node = _find_worker(mirror, body.get("worker_id")).spec
         entry = mirror.jobs.get(JobId(_number_of(body.get("job_id"))))
-        # The whole UUID is compared: its lower bits alone are a job number, which anybody could count
-        # through.
+        # The whole UUID is compared: its lower bits alone are a job number, which a caller could guess.
         if entry is None or entry.spec.name != body["job_id"] or not can_see(caller, entry.spec.namespace):
             raise NotFound("job not found")
         if not any(rule.label == "node" and node.name in rule.values for rule in entry.spec.where):

@@ -193,7 +193,6 @@ class Logs:
                     next_offset = piece.offset + len(piece.data)
         except Unavailable as error:
             if waits:
-                # What was sent is recorded even though the read broke.
                 if next_offset > request.offset:  # so that the follower does not send these bytes again
                     known[key] = _ReadProgress(next_offset, is_whole=False)
                 return
@@ -292,8 +291,8 @@ class Logs:
                     yield _AttemptBatch(found, is_new)
                 if ended or not wanted.follow:
                     return
-                # From now on attempts are followed as they start; merging by time applies to what was
-                # recorded before.
+                # From now on attempts are followed as they start;
+                # merging by time applies to what was recorded before.
                 is_new = True
                 await _wait_for_change(changes)
 

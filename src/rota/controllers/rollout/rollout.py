@@ -42,7 +42,7 @@ def start(view: View) -> Iterable[str]:
 
 def decide(view: View, key: str, now: Instant) -> Plan:
     job = view.jobs.get(JobId(key))
-    # The tasks of a paused job are stopped anyway. They start as the newer version when it is resumed.
+    # A paused job starts no tasks: an attempt that was stopped now would have no replacement.
     if job is None or job.intent is None or not job.intent.replace or job.intent.paused:
         return NO_CHANGE
     if job.status is None or job.status.state is not JobState.ACTIVE:

@@ -72,10 +72,9 @@ class TopologyDomains:
         if label == NODE_LABEL:
             return LabelDomains(np.arange(self.node_table.size), self.node_table.size)
         values = [labels.get(label) for labels in self.node_table.labels]
+        # Sorted, so that domain numbers do not depend on the order in which nodes joined.
         names = {
-            # Sorted, so that domain numbers do not depend on the order in which nodes joined.
-            value: at
-            for at, value in enumerate(sorted({value for value in values if value is not None}))
+            value: at for at, value in enumerate(sorted({value for value in values if value is not None}))
         }
         index = np.array([len(names) if value is None else names[value] for value in values], np.intp)
         return LabelDomains(index, len(names))
