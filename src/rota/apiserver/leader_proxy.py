@@ -114,8 +114,8 @@ class LeaderClient:
     @asynccontextmanager
     async def open_call(self, url: str) -> AsyncIterator[ForwardedCall]:
         """A call to the leader at `url`. Raises Unavailable if it is unreachable; nothing was sent then."""
-        # A request is never repeated on a new connection, not even if the reused one turns out to be closed:
-        # the leader may have received it.
+        # A request is never repeated on a new connection, not even if the reused one turns out to be
+        # closed: the leader may have received it.
         connection = self._idle_connection(url) or await self._dial(url)
         call = ForwardedCall(connection)
         try:

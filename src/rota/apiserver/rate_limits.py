@@ -90,8 +90,8 @@ class UnknownTokenLimits(TokenBuckets):
 
     def acquire(self, address: str) -> None:
         """Count a request with an unknown token. Raises RateLimited if the address has sent too many."""
-        # Refused requests take no token: a client that keeps
-        # sending is served again as soon as its bucket has filled.
+        # Refused requests take no token: a client that keeps sending is served again as
+        # soon as its bucket has filled.
         if self.tokens_left(address) < 1.0:
             raise RateLimited("too many unknown tokens from this address", hint="is your token still valid?")
         self.spend(address)

@@ -100,8 +100,8 @@ class SnapshotPoller:
             try:
                 self.latest = snapshot(self._cluster)
             except RotaError as error:
-                # The last known state stays on the screen beside the
-                # error: a restart of the server must not blank it.
+                # The last known state stays on the screen beside the error: a restart of
+                # the server must not blank it.
                 self.latest = TopSnapshot(before.nodes, before.jobs, str(error))
             # A pipe, because the screen loop waits in select for the keyboard as well.
             os.write(self._wakeup, b".")

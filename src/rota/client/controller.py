@@ -95,8 +95,8 @@ class Controller:
             request = pb.ScheduleRequest(
                 spec_json=body, idempotency_key=key, logs=logs, heard=position.to_message()
             )
-            # The same request each time: the key finds the job that
-            # was created, and `heard` says what was received.
+            # The same request each time: the key finds the job that was created, and
+            # `heard` says what was received.
             return self._stub.Schedule(request, metadata=self._metadata, wait_for_ready=True)
 
         for stage in _resumed(call):
@@ -114,8 +114,8 @@ class Controller:
 
         for batch in _resumed(call):
             for event in batch.events:
-                # Before the caller gets the event: a stream that breaks
-                # meanwhile resumes after it and sends it only once.
+                # Before the caller gets the event: a stream that breaks meanwhile resumes
+                # after it and sends it only once.
                 after = event.sequence
                 yield event
 
@@ -255,8 +255,8 @@ def _resumed(call: Callable[[], Any]) -> Iterator[Any]:
             if error.code() not in _UNREACHABLE:
                 raise _to_rota_error(error) from None
         finally:
-            # Also when the caller stops reading: otherwise the
-            # server would keep sending until the channel is closed.
+            # Also when the caller stops reading: otherwise the server would keep sending
+            # until the channel is closed.
             stream.cancel()
         time.sleep(random.uniform(0.5, 1.0) * backoff_seconds)
         backoff_seconds = min(BACKOFF_SECONDS[1], 2 * backoff_seconds)

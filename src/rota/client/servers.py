@@ -42,16 +42,16 @@ class ServerRotation:
         return _is_at(self.current, host, port)
 
     def answered(self, host: str, port: int | None, status: int) -> None:
-        # 503 is the answer of a standby without a leader, or of
-        # a server that cannot commit: another one may lead.
+        # 503 is the answer of a standby without a leader, or of a server that cannot
+        # commit: another one may lead.
         if status != _STANDBY_STATUS:
             self._failures = 0
         elif self.is_current(host, port):
             self.rotate_from(self.current)
 
     def rotate_from(self, address: SplitResult) -> None:
-        # By identity of the address that failed: a second thread
-        # that saw the same failure must not skip a server.
+        # By identity of the address that failed: a second thread that saw the same
+        # failure must not skip a server.
         if address is self.current:
             self._at = (self._at + 1) % len(self._addresses)
             self._failures += 1

@@ -105,8 +105,8 @@ def _follow(transport: Transport, request: ApiRequest, deadline: float | None = 
     def attach(backoff: RetryBackoff) -> Iterator[JobStatus]:
         nonlocal ended, request
         with transport.stream(request, SILENCE_SECONDS, deadline) as lines:
-            # The server has accepted the stream: from now on an interruption is an interruption, not an
-            # address that is wrong.
+            # The server has accepted the stream: from now on an interruption is an
+            # interruption, not an address that is wrong.
             backoff.attached(REATTACH_SECONDS)
             for message in messages(lines):
                 if message.kind in ("job", "status"):
@@ -173,8 +173,8 @@ def follow_entries(
         with transport.stream(request, SILENCE_SECONDS) as lines:
             backoff.attached(REATTACH_SECONDS)
             for message in messages(lines):
-                # Only the last of several entries of one event carries
-                # an id, so that a resume never skips the others.
+                # Only the last of several entries of one event carries an id, so that a
+                # resume never skips the others.
                 last = message.id or last
                 value = message.value()
                 if message.kind == GONE:
@@ -193,8 +193,8 @@ def _resuming(
 ) -> Iterator[Item]:
     backoff = RetryBackoff(transport.patience_seconds, transport.on_wait)
     while True:
-        # A stream that ends without its final status is no success:
-        # a server that stops ends all its streams normally.
+        # A stream that ends without its final status is no success: a server that stops
+        # ends all its streams normally.
         problem = Unavailable("unavailable", "the server ended the stream early")
         try:
             yield from attach(backoff)

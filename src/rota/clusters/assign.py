@@ -152,8 +152,8 @@ class Assigner:
     def _would_stay(self, view: View, spec: JobSpec, cluster: str) -> bool:
         """Whether such jobs would only be assigned to the cluster that they are in."""
         capable = self._capable_clusters(view, spec)
-        # Without this test the same jobs would use up the step at
-        # every check, and those behind them would never move.
+        # Without this test the same jobs would use up the step at every check, and those
+        # behind them would never move.
         return not _any_takes_jobs(view, capable) and (spec.cluster or DEFAULT) == cluster
 
     def _assign_first(self, view: View, job: JobView) -> Plan | None:
@@ -179,8 +179,8 @@ class Assigner:
             others = f"of {_join_names(ready)}, which can serve it, {best} suits it best"
             chosen = others if len(ready) > 1 else f"only {best} can serve it"
             return _assign_to(job, best, head + chosen + used)
-        # Not assigned at all: in `default` it would be reported
-        # as unserved, although its cluster is being provisioned.
+        # Not assigned at all: in `default` it would be reported as unserved, although its
+        # cluster is being provisioned.
         if any(view.clusters[name].is_to_come for name in capable):
             return None
         # A job without a capable cluster still gets one: it can then be shown, explained and canceled like
@@ -249,8 +249,8 @@ def _allowed_clusters(view: View, spec: JobSpec) -> list[str]:
     names = list(view.clusters)
     for term in spec.near:
         if term.weight is None:
-            # Affinity cannot be met across clusters. If no such
-            # job is there yet, any cluster may get the first one.
+            # Affinity cannot be met across clusters. If no such job is there yet, any
+            # cluster may get the first one.
             names = [name for name in names if _has_affine_job(view, name, spec, term)] or names
     return names
 
@@ -269,8 +269,8 @@ def _preference_rank(view: View, spec: JobSpec, name: str, fit: ClusterFit) -> t
     intent = view.cluster_intents.get(name) or ClusterIntent(name)
     labels = matched_labels({}, {**intent.node_labels, "cluster": name}, frozenset())
     preferred = sum(preference.weight for preference in spec.prefer if preference.condition.holds(labels))
-    # A gang starts as a whole, and a deadline is not met by
-    # one task. Other jobs start with the first free slot.
+    # A gang starts as a whole, and a deadline is not met by one task. Other jobs
+    # start with the first free slot.
     wanted = spec.count if spec.gang or spec.deadline_at_ms is not None else 1
     return (fit.free < wanted, -preferred, view.pending_jobs_in(name), name != DEFAULT, name)
 

@@ -64,8 +64,8 @@ class ClusterGroups:
         if intent.max_clusters <= 1 and len(members) == 1:
             return NO_CHANGE
         group = ClusterGroup(intent, first, members)
-        # One step at a time, and growth first: a cluster must not
-        # be closed in the decision that finds the group overloaded.
+        # One step at a time, and growth first: a cluster must not be closed in the decision
+        # that finds the group overloaded.
         plan = _grow(view, group, now) or _balance(view, group, now) or self._shrink(view, group, now)
         return (plan or NO_CHANGE).but(wake_at_ms=now.ms + REASSIGN_CHECK_MS)
 

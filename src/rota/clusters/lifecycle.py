@@ -143,8 +143,8 @@ def _drain_or_failure(
 def fails_at_ms(view: View, cluster: ClusterRecord, intent: ClusterIntent) -> int | None:
     """Cluster time at which a cluster without a node fails; None: it does not."""
     fails_after, name = intent.fails_after_seconds, cluster.name
-    # `default` has no `fails_after` unless it is configured: a
-    # laptop that sleeps overnight must not cancel its waiting jobs.
+    # `default` has no `fails_after` unless it is configured: a laptop that sleeps overnight
+    # must not cancel its waiting jobs.
     if cluster.state is not ClusterState.UNAVAILABLE or fails_after is None or _has_nodes(view, name):
         return None
     # Empty on purpose: nodes that have left or were deleted are no failure.

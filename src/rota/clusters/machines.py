@@ -66,8 +66,8 @@ def _due_transitions(view: View, group: MachineGroup, now: Instant) -> Iterator[
                 yield from _wait_for_join(view, group, machine, node, now)
             case MachineState.JOINED if (reason := _end_reason(node)) is not None:
                 yield machine_transitions.abandon_machine(machine, reason, now)
-            # Two steps: the node takes no new tasks since the commit of DRAINING, so it is empty for good
-            # when it is seen empty here.
+            # Two steps: the node takes no new tasks since the commit of DRAINING, so it is empty for
+            # good when it is seen empty here.
             case MachineState.DRAINING if node is None or not node.assigned:
                 empty = machine.turned(MachineEvent.EMPTY, now.ms)
                 yield Plan((empty,), why=f"machine {machine.name} is empty")

@@ -98,8 +98,8 @@ class ProviderCalls:
 
         Returns machines that are still listed although reported removed.
         """
-        # Taken before the list is requested: a machine that
-        # is removed during the call may still be in the list.
+        # Taken before the list is requested: a machine that is removed during the
+        # call may still be in the list.
         ended = frozenset(self.removed)
         places = await self._places(intent)
         found: Counter[str] = Counter()

@@ -55,8 +55,8 @@ def _sync_machine(view: View, machine: Machine, listing: ProviderListing, now: I
 def _next_transition(view: View, machine: Machine, listing: ProviderListing, now: Instant) -> Plan:
     count, missing = listing.counts.get(machine.name, 0), machine.name in listing.missing
     match machine.state:
-        # Only if the removal was reported before the list was
-        # requested; an older list proves nothing about it.
+        # Only if the removal was reported before the list was requested; an older
+        # list proves nothing about it.
         case MachineState.LEAVING if machine.name in listing.removed:
             return (
                 on_remove_failed(view, machine.name, _STILL_LISTED, now)

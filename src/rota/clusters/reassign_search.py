@@ -69,8 +69,8 @@ class ReassignSearch:
         delay_ms = REASSIGN_SEARCH_PAUSE_MS * self._test_groups(view) // REASSIGN_SEARCH_VISITS
         jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), REASSIGN_STEP_MAX))]
         self._not_before_ms = now.ms + delay_ms
-        # Compared again: what changed during the search may
-        # have changed the answer for groups that it had passed.
+        # Compared again: what changed during the search may have changed the answer
+        # for groups that it had passed.
         is_over = not self._groups and not self._jobs and _criteria_of(view) == self._criteria
         return SearchStep(jobs, self._again_at_ms if is_over else now.ms + max(1, delay_ms))
 

@@ -55,8 +55,8 @@ class MachineProvisioner:
         self._engine.on_commit(lambda _: self._wakeup.set())
         async with asyncio.TaskGroup() as tasks:
             while True:
-                # Cleared before the mirror is read: a commit that comes
-                # during the read sets it again and is not missed.
+                # Cleared before the mirror is read: a commit that comes during the read sets
+                # it again and is not missed.
                 self._wakeup.clear()
                 try:
                     await self._start_due_calls(tasks)

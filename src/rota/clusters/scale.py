@@ -83,8 +83,8 @@ class Scaler:
     def _grow(self, view: View, group: MachineGroup, now: Instant) -> Plan | None:
         """Scale up immediately, but not during the backoff of its provider, and never above the limit."""
         intent, cluster = group.intent, group.cluster
-        # With machines that are leaving: until the provider's list
-        # confirms their removal they may exist and cost money.
+        # With machines that are leaving: until the provider's list confirms their removal
+        # they may exist and cost money.
         most = intent.max_nodes - group.size
         if most <= 0 or cluster.paused_until_ms > now.ms:
             return None
@@ -126,8 +126,8 @@ class Scaler:
         check_ms = SCALE_CHECK_MS * (1 + view.node_table.size // SCALE_NODES_PER_CHECK)
         if before == inputs and now.ms - at_ms < check_ms * SCALE_UNCHANGED_CHECKS:
             return estimate
-        # Not the old estimate: it was made with other inputs,
-        # and acting on it twice would add the same nodes twice.
+        # Not the old estimate: it was made with other inputs, and acting on it twice
+        # would add the same nodes twice.
         if now.ms - at_ms < check_ms:
             return ScaleEstimate(0, 0, 0)
         estimate = self._estimate(view, group.intent, group.coming, most, now)

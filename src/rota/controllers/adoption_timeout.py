@@ -42,8 +42,8 @@ def expire_adoption(job: JobView, now: Instant) -> Plan | None:
 
 
 def _changed_blocks(job: JobView) -> Iterator[TaskBlock]:
-    # Only a service is started again. A batch task may have succeeded before the restart, and its result is
-    # what the missing node knows.
+    # Only a service is started again. A batch task may have succeeded before the restart, and its
+    # result is what the missing node knows.
     event = TaskEvent.RELEASED if job.spec.is_service else TaskEvent.ADOPTION_EXPIRED
     state = step(TASK, TaskState.HELD, event)
     for block in sorted(job.tasks):

@@ -57,8 +57,8 @@ def is_loss(attempt: AttemptBlock, status: StatusBlock, position: int) -> bool:
         case AttemptState.LOST:
             return True
         case AttemptState.STOPPED:
-            # A leaving node stops its tasks in good order, but to
-            # their job that is a loss like that of a lost node.
+            # A leaving node stops its tasks in good order, but to their job that is a
+            # loss like that of a lost node.
             return bool(flags & DRAINED) or status.causes.get(position) == EndCause.NODE_LEFT
         case _:
             return False

@@ -89,8 +89,8 @@ def _keys_of_updated(spec: JobSpec) -> Iterable[str]:
 
 def start(view: View) -> Iterable[str]:
     for job, entry in view.jobs.items():
-        # Blocks are decided as well: a crash may have come
-        # between the commit of a report and that of its outcome.
+        # Blocks are decided as well: a crash may have come between the commit of a
+        # report and that of its outcome.
         if entry.status is None or not entry.status.ended:
             yield from (f"{job}/{block}" for block in entry.statuses)
             yield job
@@ -203,13 +203,13 @@ class _BlockOutcomes:
             _decide_retry(job.spec, self._draft, index, end) if decision is None else RetryOutcome(decision)
         )
         faults = self._faults.get(position, 0)
-        # A decision of the recovery controller takes the same
-        # path, so that "again" is followed by the same backoff.
+        # A decision of the recovery controller takes the same path, so that "again" is
+        # followed by the same backoff.
         outcome = _apply_outcome(job, self._draft, index, outcome, self._now, faults=faults)
         reason = outcome.reason or status.reasons.get(position) or end.reason
         if outcome.event is TaskEvent.RETRY:
-            # The next attempt of a scaled-down task is desired
-            # only on paper until the job is scaled up: no event.
+            # The next attempt of a scaled-down task is desired only on paper until the
+            # job is scaled up: no event.
             self._retried += [] if job.spec.is_scaled_down(index) else [index]
         elif outcome.event is TaskEvent.QUARANTINED:
             reason = self._blame.reasons[position]
@@ -284,8 +284,8 @@ def _count_fault(
     if not end.is_fault:
         faults.pop(position, None)
         return
-    # `not_before` is when this try was allowed to start. It is in the record, so the count survives a change
-    # of the leader without another field.
+    # `not_before` is when this try was allowed to start. It is in the record, so the count survives a
+    # change of the leader without another field.
     lasted = now.ms - int(draft["not_before"][position]) >= FAULT_RESET_MS
     faults[position] = 1 if lasted else faults.get(position, 0) + 1
 
@@ -306,8 +306,8 @@ def _apply_outcome(
     spec, position = job.spec, index % BLOCK_TASKS
     before = TaskState(draft["state"][position])
     tries, failures = int(draft["wanted"][position]), int(draft["failures"][position])
-    # The number of a try has a bounded column. Faults of the cluster cost no retry, so only this bound ends a
-    # task that never stops being lost.
+    # The number of a try has a bounded column. Faults of the cluster cost no retry, so only this bound
+    # ends a task that never stops being lost.
     if outcome.event is TaskEvent.RETRY and tries >= TRIES_MAX:
         outcome = RetryOutcome(
             TaskEvent.RETRIES_EXHAUSTED, reason=f"tried {TRIES_MAX} times, which is the most"
@@ -321,8 +321,8 @@ def _apply_outcome(
         # is the retry.
         draft["wanted"][position] = tries + 1
         draft["failures"][position] = min(failures + outcome.counts_as_retry, TRIES_MAX)
-        # The try is part of the name: the jitter differs from
-        # try to try, and tasks that fail together spread out.
+        # The try is part of the name: the jitter differs from try to try, and tasks
+        # that fail together spread out.
         name = f"{spec.id}/{index}/{tries}"
         retry = SERVICE_BACKOFF if spec.is_service else spec.retry
         delay_ms = (

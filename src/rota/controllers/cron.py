@@ -59,8 +59,8 @@ def run_due(view: View, cron: CronRecord, offset: Offset, now: Instant) -> Plan:
     # which the `missed` policy handles later.
     if view.unfinished >= JOBS_WAITING_MAX or view.disk_low:
         return wake_at(now.ms + CRON_CHECK_MS)
-    # Bounded: after a server was down for a year, a cron of every minute must not enumerate half a million
-    # instants in one decision.
+    # Bounded: after a server was down for a year, a cron of every minute must not enumerate half a
+    # million instants in one decision.
     forgotten_ms = max(last_ms, now.wall_ms - CRON_MISSED_MS)
     due = between(schedule, offset, forgotten_ms // MINUTE_MS, now.wall_ms // MINUTE_MS)
     # With `last_ms`: while the wall clock is behind the last handled instant, nothing is due before it.
@@ -101,8 +101,8 @@ def _next_check_ms(instant: int | None, now: Instant) -> int:
 def _on_invalid_zone(view: View, cron: CronRecord, problem: str, now: Instant) -> Plan:
     """Report the invalid zone once, and keep checking."""
     runs = CronRunBatch(view, cron, now)
-    # The time zone database of the machine may be repaired at any
-    # time, so it is checked again, without an event per check.
+    # The time zone database of the machine may be repaired at any time, so it is checked
+    # again, without an event per check.
     if runs.status.reason == problem:
         return wake_at(now.ms + CRON_CHECK_MS)
     runs.skip(0, problem)

@@ -39,8 +39,8 @@ def decide_waiting(view: View, job: JobView, now: Instant) -> Plan:
     unmet = 0
     for dependency in job.spec.after:
         match dependency.is_met(state_of(view, dependency.job)):
-            # One dependency that can no longer be met decides,
-            # regardless of the others: the job would wait for nothing.
+            # One dependency that can no longer be met decides, regardless of the others:
+            # the job would wait for nothing.
             case False:
                 return _end_unmet(view, job, dependency, now)
             case None:

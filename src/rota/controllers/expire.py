@@ -83,8 +83,8 @@ def _jobs_to_expire(view: View, rules: JobRetention, now: Instant) -> dict[JobId
 
 def _expired(ended_jobs: EndedJobs, rules: JobRetention, now: Instant) -> Iterator[JobId]:
     """Expired jobs, each once: too old, past their own retention, then the excess over the maximum count."""
-    # Age comes first: what is deleted by age does not count towards
-    # the excess, so no younger job is deleted in its place.
+    # Age comes first: what is deleted by age does not count towards the excess, so no
+    # younger job is deleted in its place.
     expired: set[JobId] = set()
     for job in chain(_aged(ended_jobs, rules, now), ended_jobs.due(now.ms)):
         expired.add(job)

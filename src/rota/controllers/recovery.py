@@ -52,8 +52,8 @@ def ask_recovery_controller(
     decisions: dict[int, TaskEvent] = {}
     taken_over: list[int] = []
     for at in lost:
-        # The loss is in the block with its times, so a new leader
-        # continues the notices and does not restart them.
+        # The loss is in the block with its times, so a new leader continues the
+        # notices and does not restart them.
         before = block.task.losses.get(at) or Loss(number[at], now.ms, now.ms, times=0)
         # Decisions name an attempt number: a late or repeated one cannot decide about a newer attempt.
         decision = None if job.answers is None else job.answers.on(first + at, number[at])
@@ -106,8 +106,8 @@ def _takeover_at_ms(view: View, spec: JobSpec, loss: Loss) -> int | None:
 
 
 def _with_notice(loss: Loss, now: Instant) -> Loss:
-    # Repeated for as long as the loss stands: an event may have been lost with a crash of the controller
-    # after it was acknowledged.
+    # Repeated for as long as the loss stands: an event may have been lost with a crash of the
+    # controller after it was acknowledged.
     due = loss.times == 0 or now.ms >= next_notice_at_ms(loss.told_ms, loss.times)
     return Loss(loss.attempt, loss.since_ms, now.ms, loss.times + 1) if due else loss
 

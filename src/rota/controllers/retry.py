@@ -63,8 +63,8 @@ def _decide_without_loss(spec: JobSpec, end: AttemptEnd, failures: int, wanted: 
             return RetryOutcome(TaskEvent.TIMED_OUT)
         case AttemptState.STOPPED:  # by request, or preempted
             return RetryOutcome(
-                # A desired at-most-once task that was preempted is
-                # lost, not canceled: no user asked for its end.
+                # A desired at-most-once task that was preempted is lost, not canceled:
+                # no user asked for its end.
                 TaskEvent.RETRY if may_retry else TaskEvent.NODE_LOST if wanted else TaskEvent.STOPPED
             )
         case AttemptState.LOST:  # no longer desired: a desired one is a loss
@@ -77,8 +77,8 @@ def _decide_without_loss(spec: JobSpec, end: AttemptEnd, failures: int, wanted: 
 
 def backoff_ms(retry: Retry, failures: int, name: str) -> int:
     """Exponential backoff with jitter derived from the name, so that every leader computes the same delay."""
-    # The shift is bounded: services fail without limit, and
-    # an unbounded shift would make numbers of any length.
+    # The shift is bounded: services fail without limit, and an unbounded shift
+    # would make numbers of any length.
     whole_ms = min(retry.delay_max_ms, retry.delay_ms << min(failures, 32))
     return whole_ms - whole_ms * retry.jitter_percent * (crc32(name.encode()) % 1000) // 100_000
 

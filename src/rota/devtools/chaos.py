@@ -94,8 +94,8 @@ def _choose(chaos: ChaosState, healthy: list[str]) -> ChaosAct | None:
         return None
     round_number, position = divmod(chaos.number, len(ChaosKind))
     kind = _shuffled(f"{chaos.seed}/kinds/{round_number}", ChaosKind)[position]
-    # By a hash of seed and number, without a generator: a repeated seed gives the same faults although nodes
-    # recover at other times.
+    # By a hash of seed and number, without a generator: a repeated seed gives the same faults
+    # although nodes recover at other times.
     node = _shuffled(f"{chaos.seed}/nodes/{chaos.number}", healthy)[0]
     seconds = chaos.pace * _between(f"{chaos.seed}/outage/{chaos.number}", *OUTAGE_SECONDS)
     return ChaosAct(kind, node, seconds)

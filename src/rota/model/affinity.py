@@ -70,8 +70,8 @@ class AffinityIndex:
             if self._leave(repulsion):
                 del self.holders[repulsion]
                 self._repulsions.remove(repulsion[0], repulsion[1].jobs, repulsion)
-                # The last job with this term is gone: jobs that it
-                # kept off may start, and no counter changes for that.
+                # The last job with this term is gone: jobs that it kept off may start, and
+                # no counter changes for that.
                 self.changes.add(repulsion)
         self.version += 1
 

@@ -154,8 +154,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
         A machine requested before the last backoff belongs to the failure that was counted then.
         """
-        # Machines of one step fail one after the other: counted
-        # singly, a large step would use up all tries of its provider.
+        # Machines of one step fail one after the other: counted singly, a large step would
+        # use up all tries of its provider.
         if asked_ms < self.paused_until_ms:
             return self.because(reason)
         until_ms = now_ms + pause_ms
@@ -167,8 +167,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         """This record with one more copy counted, and the record of that copy."""
         number = self.copies + 1
         name, like = f"{self.name}.{number + 1}", self.name
-        # With the labels that machines of the original had: jobs that
-        # need them can be assigned before its first node joins.
+        # With the labels that machines of the original had: jobs that need them can be
+        # assigned before its first node joins.
         made = ClusterRecord(name, ClusterState.REQUESTED, since_ms=now_ms, like=like, found=self.found)
         return msgspec.structs.replace(self, copies=number, copied_ms=now_ms), made
 

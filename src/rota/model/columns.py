@@ -130,8 +130,8 @@ class Draft(Generic[B]):
         array, at = self[name], indexer(positions)
         try:
             array[at] = values
-        # Values come from nodes and may be anything. Clamped rather than refused: one absurd number must not
-        # cost a node all its reports.
+        # Values come from nodes and may be anything. Clamped rather than refused: one absurd number
+        # must not cost a node all its reports.
         except OverflowError:
             bounds = np.iinfo(array.dtype)
             array[at] = [min(max(value, int(bounds.min)), int(bounds.max)) for value in values]

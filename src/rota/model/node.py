@@ -139,8 +139,8 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def may_accept_again(self, now: Self) -> bool:
         """Whether a changed status means that it may accept tasks it refused before."""
-        # What a node refused may have depended on any of these.
-        # A mere reconnect changes none, so refusals stand.
+        # What a node refused may have depended on any of these. A mere reconnect
+        # changes none, so refusals stand.
         then = (self.boot_id, self.capacity, self.shortage, self.leaving)
         return then != (now.boot_id, now.capacity, now.shortage, now.leaving)
 
@@ -168,8 +168,8 @@ class RefusedHandshake(msgspec.Struct, frozen=True):
 
 def is_plausible_epoch(seen: int, epoch: int) -> bool:
     """Whether a node can have seen that epoch, if its server has this one: the number is not verified."""
-    # A node could claim any number: accepted without a bound,
-    # one bad node would use up the epochs of its cluster.
+    # A node could claim any number: accepted without a bound, one bad node would use
+    # up the epochs of its cluster.
     return seen - epoch <= EPOCH_AHEAD_MAX
 
 

@@ -109,8 +109,8 @@ class NodeTable:
         if slot is None:
             slot = self.slot[node] = self._unused.pop() if self._unused else self._append()
             self.ids[slot] = node
-            # Logged even for a reused slot: caches per slot still
-            # hold the values of the node that was there before.
+            # Logged even for a reused slot: caches per slot still hold the values of the
+            # node that was there before.
             self._touch(slot)
         self._removed.pop(slot, None)
         return slot
@@ -289,8 +289,8 @@ class NodeTable:
 
     def _touch(self, slot: int) -> None:
         self.changed.append(slot)
-        # Dropped as a whole: a reader that is behind copies
-        # all nodes, which is cheaper than reading this log.
+        # Dropped as a whole: a reader that is behind copies all nodes, which is
+        # cheaper than reading this log.
         if len(self.changed) > max(_LOG_MIN, 4 * len(self.ids)):
             self.forgotten += len(self.changed)
             self.changed.clear()

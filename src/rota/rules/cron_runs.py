@@ -40,8 +40,8 @@ class CronRunBatch:
         self._cron = cron
         self._now = now
         self._live = live_runs(view, self.status)
-        # Numbered here and written once with the jobs: several
-        # runs in one transaction each need a number of their own.
+        # Numbered here and written once with the jobs: several runs in one transaction
+        # each need a number of their own.
         self._number = view.counters.jobs
         self._started_usage = NamespaceUsage()  # usage of the jobs of this transaction
         self._puts: list[Record] = []
@@ -123,8 +123,8 @@ class CronRunBatch:
         for job in self._live:
             entry = self._view.jobs.get(job)
             intent = None if entry is None else entry.intent
-            # Jobs of this transaction are not in the view yet.
-            # One that is being canceled keeps its first reason.
+            # Jobs of this transaction are not in the view yet. One that is being
+            # canceled keeps its first reason.
             if entry is not None and (intent is None or not intent.cancel):
                 replaced = msgspec.structs.replace(
                     intent or JobIntent(job), cancel=True, reason=f"replaced by {by}", at_ms=self._now.ms

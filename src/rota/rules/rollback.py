@@ -38,8 +38,8 @@ def plan_rollback(
         back_from=before.replace or spec.version,
         back_why=why,
     )
-    # Empty: after a rollback there is nothing to roll back
-    # to, or a job could alternate between two bad versions.
+    # Empty: after a rollback there is nothing to roll back to, or a job could
+    # alternate between two bad versions.
     return Rollback(next_spec, next_intent, JobPreviousVersion(spec.id))
 
 

@@ -111,8 +111,8 @@ class BlockedQueues:
         self._queues[row], self._trials[row] = queue, trial
         self._needs[row] = self._needs_of(queue.shape)
         self._rank[row] = trial.rank
-        # The queue was tried in the middle of a round, when others
-        # had allocated: only the smaller amounts were seen.
+        # The queue was tried in the middle of a round, when others had allocated: only
+        # the smaller amounts were seen.
         self._tried_reduced = True
         self._top_priority = max(self._top_priority, -trial.rank[0])
         self._expect_ms[row] = _NO_EXPECTED_TIME if queue.expect_ms is None else queue.expect_ms
@@ -154,8 +154,8 @@ class BlockedQueues:
         )
         self._reservation, self.head_changed = reservation, False
         fresh = np.nonzero(table.acceptance_version[: board.size] != self._acceptance_versions)[0]
-        # A node that opened, or whose refusals ended, accepts tasks
-        # that it did not accept with the same amounts before.
+        # A node that opened, or whose refusals ended, accepts tasks that it did not accept
+        # with the same amounts before.
         self._tried.mark_untried(fresh)
         self._tried_last.mark_untried(fresh)
         behind = self._behind_reservation(reservation, now)
@@ -178,8 +178,8 @@ class BlockedQueues:
         changed = board.changed_since(self._position)
         slots = np.arange(board.size) if changed is None else changed
         if slots.size and self._any_change.any():
-            # Amounts do not decide about these rows, so any changed node
-            # is a reason; the maximum only rules out hopeless ones.
+            # Amounts do not decide about these rows, so any changed node is a reason; the
+            # maximum only rules out hopeless ones.
             found |= self._any_change & self._fitting(board.free[:, slots].max(axis=1, initial=0))
         found |= self._may_preempt(
             slots if table.capacity_version == self._capacity_version else np.arange(board.size)
@@ -193,8 +193,8 @@ class BlockedQueues:
         if self._any_change[row] or self._gang[row] or self._lookahead[row] or self._preempts()[row]:
             return True
         fits = bool((self._needs[row][:, None] <= self._board.free).all(axis=0).any())
-        # Skipped is not tried: the amounts at the start of the
-        # round must not be recorded as tried for this queue.
+        # Skipped is not tried: the amounts at the start of the round must not be
+        # recorded as tried for this queue.
         self._tried_reduced |= not fits
         return fits
 
@@ -215,8 +215,8 @@ class BlockedQueues:
             self._tried = TriedAmounts(plain.copy(), behind)
         else:
             behind = before if previous is None else _beside_reservation(before, board, previous)
-            # No queue was tried with less, so what failed before
-            # still fails: the larger amounts remain valid.
+            # No queue was tried with less, so what failed before still fails: the
+            # larger amounts remain valid.
             self._tried = self._tried.max_with(TriedAmounts(before, behind))
         self._tried_reduced = False
         self.head_changed = _reserved_job(reservation) != _reserved_job(previous)
@@ -238,8 +238,8 @@ class BlockedQueues:
         if not rows.any():
             return found
         grew = np.nonzero((free > tried).any(axis=0))[0]
-        # An overestimate: a queue may be tried for nothing, but
-        # the check stays one comparison at any number of nodes.
+        # An overestimate: a queue may be tried for nothing, but the check stays one
+        # comparison at any number of nodes.
         if grew.size > _MANY:
             return rows & self._fitting(free[:, grew].max(axis=1))
         known: Array = ~(self._gang | self._any_change)

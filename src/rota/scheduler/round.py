@@ -154,8 +154,8 @@ class SchedulerCache:
                 for nomination in nominations
                 if pending and nomination.until_ms > now.ms and view.node_table.open[nomination.slot]
             ]
-            # The slot is free for others now, and the job itself
-            # may evict again: both kinds of queues are tried.
+            # The slot is free for others now, and the job itself may evict again: both
+            # kinds of queues are tried.
             if len(valid) < len(nominations):
                 self.queue.open_lookahead()
                 if job is not None and job.queue is not None:
@@ -490,8 +490,8 @@ class Round:
                 cache.count_failed_reservation()
                 self._queue.defer_highest_ranked(max(backoff_until_ms, now.ms + RESERVATION_RETRY_MS))
                 continue
-            # Bounded from the first estimate: work that overruns its
-            # expected end would otherwise keep nodes empty without end.
+            # Bounded from the first estimate: work that overruns its expected end would
+            # otherwise keep nodes empty without end.
             ahead_ms = reservation.at_ms - now.wall_ms
             until_ms = now.ms + ahead_ms + max(ahead_ms // 2, RESERVATION_LATE_MS)
             cache.head_of_line, self._reservation = HeadOfLine(name, tasks, until_ms), reservation

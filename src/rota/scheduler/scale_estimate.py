@@ -67,8 +67,8 @@ def _fewest_nodes(trials: "_ScaleTrials", least: int, coming: int, high: int) ->
     guess = min(max(1, trials.run(high, packed=True).nodes_used - coming), high)
     low = 0
     if trials.run(guess).unplaced <= least:
-        # Each trial is a whole round on a copy. Where the guess
-        # is right, two trials confirm it and no search follows.
+        # Each trial is a whole round on a copy. Where the guess is right, two trials
+        # confirm it and no search follows.
         if guess == 1 or trials.run(guess - 1).unplaced > least:
             return guess
         high = guess - 1
@@ -100,8 +100,8 @@ class _ScaleTrials:
 
     def run(self, more: int, *, packed: bool = False) -> ScaleTrial:
         """Run one scheduling round with `more` additional nodes."""
-        # A fresh mirror per trial: a round changes it, and caches
-        # must not carry results from one size to the next.
+        # A fresh mirror per trial: a round changes it, and caches must not carry
+        # results from one size to the next.
         mirror = WhatIfMirror.from_copy(_pack_all(self._copied) if packed else self._copied)
         withdraw_movable(mirror, nodes_being_terminated(mirror, self._intent.name))
         for number in range(self._coming + more):

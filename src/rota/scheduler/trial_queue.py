@@ -133,8 +133,8 @@ class TrialQueue:
         """Block a queue until its namespace uses less, or its quota changes."""
         self._unblock(queue)
         name = queue.owner.namespace
-        # Only the first time: the state must be that of the
-        # oldest block, or a release in between would be missed.
+        # Only the first time: the state must be that of the oldest block, or a release
+        # in between would be missed.
         if name not in self._quotas:
             self._quotas[name] = self._quota_state(view, name)
         self._watch(queue, (("quota", name),))
@@ -163,8 +163,8 @@ class TrialQueue:
     def _read_queue_changes(self, view: View) -> None:
         log = view.queue_changes
         changes = log.since(self._changes_read) if self._changes_read >= 0 else None
-        # The log no longer reaches back to the last position,
-        # or nothing was read yet: every queue is tried once.
+        # The log no longer reaches back to the last position, or nothing was read
+        # yet: every queue is tried once.
         if changes is None:
             for queue in [*self.blocked, *self._watching]:
                 self._unblock(queue)

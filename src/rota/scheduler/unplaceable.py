@@ -201,8 +201,8 @@ class UnplaceableJobs:
             if record is not None:
                 found[record.id] = record
         if not self._candidates:
-            # Until all candidates are checked their queues are
-            # not added again; then a later change may add them.
+            # Until all candidates are checked their queues are not added again; then a
+            # later change may add them.
             self._candidate_queues.clear()
         is_more = bool(self._queues or self._candidates)
         next_ms = now.ms + (1 if is_more else UNPLACEABLE_CHECK_MS)
@@ -285,8 +285,8 @@ class UnplaceableJobs:
             cause = self._cause_of_waiting(spec.id, recorded, now)
         else:
             self._asks_at_ms.pop(spec.id, None)
-        # Refusals expire after 30 s and the task is offered again. Without this the record, and its event,
-        # would alternate at every offer.
+        # Refusals expire after 30 s and the task is offered again. Without this the record, and its
+        # event, would alternate at every offer.
         is_kept = recorded is UnplaceableCause.REFUSED and cause is UnplaceableCause.NONE and not accepted
         if cause is recorded or is_kept:
             return None

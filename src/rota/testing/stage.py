@@ -187,8 +187,8 @@ class StageMachine:
 
     def _stop(self, task: tuple[JobId, int], attempt: int) -> None:
         held = self.held.get(task)
-        # A stop names its attempt. For another one the machine
-        # reports that it does not know it, as a keeper does.
+        # A stop names its attempt. For another one the machine reports that it does
+        # not know it, as a keeper does.
         if held is None or held.attempt != attempt:
             self._report(task, attempt, ReportedState.UNKNOWN)
             return

@@ -96,8 +96,8 @@ def cluster_intent(view: View, ref: str) -> ClusterIntent:
 
 def _changeable_intent(view: View, ref: str) -> ClusterIntent:
     cluster = find_cluster(view, ref)
-    # Its intent is derived from the original's and has no
-    # record: a change would be lost at the next derivation.
+    # Its intent is derived from the original's and has no record: a change would be
+    # lost at the next derivation.
     if cluster.like is not None:
         hint = f"change the group: rota cluster resize {cluster.like}"
         raise Conflict(

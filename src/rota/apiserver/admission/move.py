@@ -148,8 +148,8 @@ def _write_orders(view: View, job: JobView, order: _MoveRequest, caller: Caller,
     withdrawn = spec.run is RunMode.AT_MOST_ONCE
     restart = {} if withdrawn else {index: attempt.number for index, attempt in stopped.items()}
     still = {i: number for i, number in before.restart.items() if i in live and live[i].number == number}
-    # Orders of earlier moves that are still in progress are
-    # kept; finished ones are not in `job.moving` any more.
+    # Orders of earlier moves that are still in progress are kept; finished ones are
+    # not in `job.moving` any more.
     intent = msgspec.structs.replace(
         before, restart={**still, **restart}, moves={**job.moving, **moves}, at_ms=now.ms
     )

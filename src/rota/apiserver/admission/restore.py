@@ -29,8 +29,8 @@ def restored_records(records: Iterable[Record], taken_at_ms: int, now: Instant) 
     counters = known.get(Counters().key, Counters())
     assert isinstance(counters, Counters)
     changed: list[Record] = [
-        # A gap: after the backup the old server has given out
-        # numbers that are not in it, and nodes know them.
+        # A gap: after the backup the old server has given out numbers that are not
+        # in it, and nodes know them.
         Counters(counters.jobs + RESTORE_NUMBERS, counters.nodes + RESTORE_NUMBERS),
         Restored(taken_at_ms, now.wall_ms),
         *_paused_intents(known, now),

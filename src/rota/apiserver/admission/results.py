@@ -44,8 +44,8 @@ def report_result(
     attempt = parse_attempt_number(job, index, name.attempt)
     _require_reporter(view, job, (index, attempt), caller)
     result = ResultRecord(job.spec.id, index, attempt, parsed.results, parsed.failure, now.wall_ms)
-    # A repeat is accepted even after the end of the attempt:
-    # the task cannot know that its first report arrived.
+    # A repeat is accepted even after the end of the attempt: the task cannot know
+    # that its first report arrived.
     before = job.results.get((index, attempt))
     if before is not None and before.says(result):
         return Plan(answer=ResultReported(before, is_new=False), fenced=True)

@@ -59,8 +59,8 @@ class JobPush:
         # Followed before the first read: a change between read and wait sets the signal.
         with self.api.event_hub.follow_job(self.job) as changes:
             while True:
-                # The job before its events: an event committed between
-                # the two reads is sent early rather than late.
+                # The job before its events: an event committed between the two reads is
+                # sent early rather than late.
                 line = await self.api.engine.read(self._read_job)
                 await self._push_events()
                 if line is None or JobState(line["state"]) in jobs.ENDS:

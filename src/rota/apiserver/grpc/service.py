@@ -357,8 +357,8 @@ class ControllerService(ControllerServicer):
             yield
             return
         engine, name = self._api.engine, subscriber_name(caller, subscriber)
-        # An observation, not a record: after a restart every
-        # controller counts as absent until it watches again.
+        # An observation, not a record: after a restart every controller counts as
+        # absent until it watches again.
         engine.observe(lambda mirror: mirror.presence.connected_one(name))
         try:
             yield

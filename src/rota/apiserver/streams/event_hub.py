@@ -46,13 +46,13 @@ class JobChangeSignal:
         now = asyncio.get_running_loop().time()
         self._credit = min(UPDATES_AT_ONCE, self._credit + (now - self._counted_at) * UPDATES_PER_SECOND)
         self._counted_at = now
-        # A token bucket that may go negative: a follower waits
-        # for exactly what it is in debt, and bursts stay bounded.
+        # A token bucket that may go negative: a follower waits for exactly what it is in
+        # debt, and bursts stay bounded.
         self._credit -= 1
         if self._credit < 0:
             try:
-                # The end of the job cuts the wait short: a client that
-                # waits for a job must not be delayed by the throttle.
+                # The end of the job cuts the wait short: a client that waits for a job must
+                # not be delayed by the throttle.
                 async with asyncio.timeout(-self._credit / UPDATES_PER_SECOND):
                     await self.ended.wait()
             except TimeoutError:

@@ -291,8 +291,8 @@ class Logs:
                     yield _AttemptBatch(found, is_new)
                 if ended or not wanted.follow:
                     return
-                # From now on attempts are followed as they start;
-                # merging by time applies to what was recorded before.
+                # From now on attempts are followed as they start; merging by time applies
+                # to what was recorded before.
                 is_new = True
                 await _wait_for_change(changes)
 

@@ -81,8 +81,8 @@ def _is_replaced(job: JobView, index: int, number: int) -> bool:
     block, position = divmod(index, BLOCK_TASKS)
     phase = job.phases[block][position]
     later = ints(job.attempts[block], "number")[position] > number
-    # A later attempt that only waits for a node is still in progress, or `max_parallel` would be exceeded
-    # while the cluster is full.
+    # A later attempt that only waits for a node is still in progress, or `max_parallel` would be
+    # exceeded while the cluster is full.
     return phase >= FIRST_END or (later and phase == _RUNNING)
 
 

@@ -36,8 +36,8 @@ def decide_service(view: View, job: JobView, intent: JobIntent, status: JobStatu
     chosen = dict(sorted((gate.unhealthy_old | dict(islice(gate.healthy_old.items(), max(0, free)))).items()))
     is_done = not (gate.unavailable or gate.healthy_old or gate.unhealthy_old)
     updated = _with_progress(rollout, gate, now, is_done=is_done)
-    # The proofs are needed only until the rollout ends, and
-    # are dropped with it: they cost space in every block.
+    # The proofs are needed only until the rollout ends, and are dropped with it:
+    # they cost space in every block.
     proofs = {} if updated.state is RolloutState.DONE else gate.healthy_since
     puts: tuple[Record, ...] = changed_blocks(job, {**gate.being_replaced, **chosen}, proofs)
     puts += (updated,) if updated != rollout else ()

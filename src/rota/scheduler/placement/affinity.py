@@ -153,8 +153,8 @@ class TopologySpread:
 
     def points(self) -> Array:
         live = self.counts.live
-        # Only eligible domains count for the minimum: one whose nodes cannot run the job stays empty and
-        # would block all others.
+        # Only eligible domains count for the minimum: one whose nodes cannot run the job stays
+        # empty and would block all others.
         more = np.where(self._eligible_domains, live - live[self._eligible_domains].min(initial=np.inf), 0.0)
         if self._rule.weight is not None:
             return more * -float(self._rule.weight)

@@ -58,8 +58,8 @@ class Placer:
     def start_round(self, view: View) -> None:
         """Bring the board up to date and drop the counts of the previous round."""
         self.board.sync()
-        # Demand is an input of the GPU score alone; without
-        # GPUs counting it would cost every round for nothing.
+        # Demand is an input of the GPU score alone; without GPUs counting it would
+        # cost every round for nothing.
         if self.board.devices.shape[1]:
             self.rows.gpus.update_demand(view)
         self.affinity = AffinityCounts(view.affinity, self._domains)
@@ -101,8 +101,8 @@ class Placer:
         found = Assignments([], *best)
         if not best.fitting or wanted <= 0:
             return found
-        # The best node is known already from `_best_two`. Most
-        # jobs have one task, and this is their whole placement.
+        # The best node is known already from `_best_two`. Most jobs have one task, and
+        # this is their whole placement.
         if wanted < _FEW:
             found.assigned.append(self._allocate(shape, best.slot, rules))
             if wanted > 1:
@@ -146,8 +146,8 @@ class Placer:
         if classes is None:
             return None
         best_nodes = row.best_nodes.get(rules.labels)
-        # Compared by identity: after a change of labels the classes
-        # are new objects, and old entries name wrong nodes.
+        # Compared by identity: after a change of labels the classes are new objects, and
+        # old entries name wrong nodes.
         if best_nodes is None or best_nodes.classes is not classes:
             best_nodes = row.best_nodes[rules.labels] = BestNodes(classes)
         best_nodes.sync(self.board, row.points, row.version)
@@ -204,8 +204,8 @@ class Placer:
         return assignments
 
     def _allocate(self, shape: Shape, slot: int, rules: PlacementRules) -> Assignment:
-        # Chosen by the scheduler, not by the node: preemption
-        # and density have to know which device becomes free.
+        # Chosen by the scheduler, not by the node: preemption and density have to
+        # know which device becomes free.
         devices = choose_gpus(self.rows, shape, slot) if self.board.devices.shape[1] else 0
         self.board.allocate(shape, slot, 1, devices)
         rules.add_task(slot)

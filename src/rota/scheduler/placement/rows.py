@@ -121,8 +121,8 @@ class ScoreRows:
         return points
 
     def _add_row(self, shape: Shape) -> ScoreRow:
-        # The oldest row goes. A row that is needed again is scored
-        # again, so the bound costs time and no correctness.
+        # The oldest row goes. A row that is needed again is scored again, so the bound
+        # costs time and no correctness.
         if len(self._rows) >= ROWS_KEPT:
             del self._rows[next(iter(self._rows))]
         row = self._rows[shape] = ScoreRow()
@@ -219,13 +219,13 @@ class PlacementRun:
             return []
         if wanted == 1 or self._one_by_one:
             return [Pick(best, float(worth[best]))]
-        # The work is bounded by pairs of node and task. Packing needs depth (few nodes, many tasks),
-        # spreading needs breadth.
+        # The work is bounded by pairs of node and task. Packing needs depth (few nodes, many
+        # tasks), spreading needs breadth.
         depth = min(self._depth, wanted, self._per_node_max or wanted)
         breadth = min(worth.size, max(1, wanted * _AHEAD // depth), _PAIRS_MAX // depth)
         picks, short_of_depth = self._sorted_picks(worth, added, breadth, depth)
-        # Adapted from run to run: deeper when nodes took all tasks
-        # that were scored ahead, shallower when they did not.
+        # Adapted from run to run: deeper when nodes took all tasks that were scored
+        # ahead, shallower when they did not.
         self._depth = (
             min(self._depth * 4, _PAIRS_MAX) if short_of_depth else max(_SPREAD_DEPTH, self._depth // 2)
         )

@@ -55,8 +55,8 @@ def state_points(nodes: NodeSlice, interference: Interference, gpus: GpuScorer) 
     if shape.policy is Policy.PACK:
         found: Array = nodes.idle() * -_RESOURCE_POINTS
     else:
-        # Load lowers the score and never excludes a node: cores
-        # can be shared, so a busy node is slow and not broken.
+        # Load lowers the score and never excludes a node: cores can be shared, so a busy
+        # node is slow and not broken.
         found = nodes.idle() - nodes.idle_max - nodes.outside_load
         found *= _RESOURCE_POINTS
     if nodes.has_gpus:

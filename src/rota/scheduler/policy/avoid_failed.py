@@ -17,8 +17,7 @@ _FAILED = int(AttemptState.FAILED)
 def place_avoiding_failed(
     view: View, placer: Placer, job: JobView, ready: list[int], refused: list[int]
 ) -> Assignments:
-    # A service restarts for ever: without this a bad node, where it fails at once and leaves room, would
-    # catch it again and again.
+    # A service restarts for ever: without this a bad node could get it again each time.
     avoided = failed_slots(view, job, ready) if job.spec.is_service and not job.spec.gang else []
     first = placer.place(job, len(ready), _mask_or_none(view, [*refused, *avoided]))
     left = len(ready) - len(first.assigned)

@@ -51,8 +51,8 @@ class BackfillReservation(NamedTuple):
         found: dict[int, Array] = {}
         for slot, left in self.slots.items():
             beside = np.array([left.get(resource, 0) for resource in (TASKS, *board.rows)], np.int64)
-            # Computed from what is free now: tasks placed beside
-            # the head of line since then have used a part of it.
+            # Computed from what is free now: tasks placed beside the head of line since
+            # then have used a part of it.
             found[slot] = np.maximum(0, board.free[:, slot] - beside)
         return found
 
@@ -70,8 +70,8 @@ class BackfillReservation(NamedTuple):
         left = self.slots.get(slot)
         if left is not None:
             for resource, amount in ((TASKS, 1), *spec.shape.needs):
-                # Later jobs share what is left. Without this each of them
-                # could use all of it, and the head would start late.
+                # Later jobs share what is left. Without this each of them could use all of it,
+                # and the head would start late.
                 left[resource] = left.get(resource, 0) - amount
 
 
@@ -90,8 +90,8 @@ def find_reservation(
     if any(amount > 0 and board.row(resource) is None for resource, amount in shape.needs):
         return None
     slots = slots[_fitting_tasks(board.capacity[:, slots], board.needs(shape)) > 0]
-    # A bound on the work: on nearly empty nodes the fewest
-    # tasks have to end. A gang may need as many nodes as tasks.
+    # A bound on the work: on nearly empty nodes the fewest tasks have to end. A gang
+    # may need as many nodes as tasks.
     chosen = _emptiest(board, slots, max(_CANDIDATES, wanted))
     ids = view.node_table.ids
     releases = {slot: [*expected_releases(view, view.nodes[ids[slot]], now)] for slot in chosen}
@@ -182,8 +182,8 @@ def expected_releases(view: View, node: NodeView, now: Instant) -> Iterable[Rele
 
 def _end_ms(job: JobView, index: int, now: Instant) -> int:
     expect_ms = job.spec.expect_ms
-    # What the user states is preferred; observed run times
-    # are the fallback, and without both no end is assumed.
+    # What the user states is preferred; observed run times are the fallback, and
+    # without both no end is assumed.
     if expect_ms is None and job.run_us is not None:
         expect_ms = round(job.run_us / 1000)
     if expect_ms is None:

@@ -34,8 +34,8 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     node = view.nodes.get(NodeId(key))
     if node is None or not node.is_draining or not node.assigned:
         return NO_CHANGE
-    # A node that leaves by itself has no drain request: an
-    # empty intent stands for "no deadline, not everything".
+    # A node that leaves by itself has no drain request: an empty intent stands for
+    # "no deadline, not everything".
     intent = node.intent if node.intent is not None and node.intent.drains else NodeIntent(node.spec.id)
     # Tasks of system jobs serve the other tasks of the node, so they are evicted last.
     system_tasks = [name for name in node.assigned if _is_system_task(view, name)]

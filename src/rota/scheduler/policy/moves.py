@@ -84,8 +84,8 @@ def _leaves(view: View, move: MoveOrder) -> bool:
 
 def _is_usable(view: View, target: NodeId | None, refused: list[int]) -> bool:
     slot = None if target is None else view.node_table.slot.get(target)
-    # `expected`, not `open`: a target that is only disconnected
-    # may reconnect, as all nodes do after a restart.
+    # `expected`, not `open`: a target that is only disconnected may reconnect, as
+    # all nodes do after a restart.
     return slot is not None and bool(view.node_table.expected[slot]) and slot not in refused
 
 

@@ -107,8 +107,8 @@ def _cheapest_victims(
         _victims(view, node, job, evicting), key=lambda victim: (victim.priority, len(victim.tasks))
     )
     for count, victim in enumerate(candidates, 1):
-        # Whole levels of priority at a time: the lowest level
-        # that is enough decides, before the number of tasks does.
+        # Whole levels of priority at a time: the lowest level that is enough decides,
+        # before the number of tasks does.
         last = count == len(candidates) or candidates[count].priority > victim.priority
         if last and need.met_by(candidates[:count]):
             return _fewest_victims(need, candidates[:count])
@@ -156,8 +156,8 @@ class _Shortfall:
             row = _row(board, resource)
             leaving = preemptible.leaving.get(resource)
             free = 0 if row is None else int(board.free[row, slot])
-            # What others are leaving counts as free. So a restart,
-            # which forgets nominations, evicts nothing a second time.
+            # What others are leaving counts as free. So a restart, which forgets nominations,
+            # evicts nothing a second time.
             coming = 0 if leaving is None or slot >= leaving.size else int(leaving[slot])
             if amount > free + coming:
                 self._missing[resource] = amount - free - coming
@@ -190,8 +190,8 @@ def _victims(view: View, node: NodeView, job: JobView, evicting: Set[TaskKey]) -
         if not other.spec.evictable or other.spec.priority > job.spec.priority - PREEMPT_MARGIN:
             continue
         tasks = live_tasks(other) if other.spec.gang else ((job_id, index),)
-        # A gang is one victim: it is counted once for this node,
-        # and only if each of its live tasks may be evicted.
+        # A gang is one victim: it is counted once for this node, and only if each of
+        # its live tasks may be evicted.
         if job_id in gangs or not all(
             may_evict(other, at) and (job_id, at) not in evicting for _, at in tasks
         ):
@@ -212,8 +212,8 @@ def _victims(view: View, node: NodeView, job: JobView, evicting: Set[TaskKey]) -
         yield Victim(other.spec.priority, tasks, amounts, devices)
 
 
-# A lookahead task starts by itself as soon as a slot is free: left there, it would take what the victims free
-# before the preempting task arrives.
+# A lookahead task starts by itself as soon as a slot is free: left there, it would take what the victims
+# free before the preempting task arrives.
 def _lookahead_tasks_below(view: View, slot: int, job: JobView, evicting: Set[TaskKey]) -> Iterator[TaskKey]:
     """Lookahead tasks of lower priority on the node."""
     for name in sorted(view.nodes[view.node_table.ids[slot]].assigned):

@@ -82,8 +82,8 @@ class Checks:
         if writer is not None:
             mirror.within_capacity(writer, placed)
             self._commits += 1
-            # In proportion to the records: a comparison costs as much
-            # as there are, so its share of a run stays constant.
+            # In proportion to the records: a comparison costs as much as there are, so its
+            # share of a run stays constant.
             if self._commits >= max(COMMITS_BETWEEN, len(self.known) // 2):
                 self.check_mirror(writer)
 
@@ -124,8 +124,8 @@ class Checks:
         live[key] = machine
         if len(live) > 1:
             self.world.count("task: two attempts alive at once")
-            # Two live attempts are legal while a node is cut off.
-            # How long is checked from when both nodes are healthy.
+            # Two live attempts are legal while a node is cut off. How long is checked from
+            # when both nodes are healthy.
             self._twice[task] = None
             self._check_leases(task, live, spec)
 
@@ -233,8 +233,8 @@ class Checks:
                 self.known.get(f"attempt/{job}/{block}"),
                 self.known.get(f"status/{job}/{block}"),
             )
-            # Its result is void: the server has to acknowledge it so
-            # that the keeper can forget it, but need not store it.
+            # Its result is void: the server has to acknowledge it so that the keeper can
+            # forget it, but need not store it.
             if attempts is None or ints(attempts, "number")[at] != attempt:
                 continue  # a later attempt has replaced it
             if (

@@ -98,8 +98,8 @@ class Election:
         if not self._reaches(server):
             self._hold(server)
         elif self._key.renew(KeyHolder(server.name, server.life), self.world.now_ms):
-            # As of when the renewal was sent, not answered: the store
-            # counts the lease from an earlier moment than the answer.
+            # As of when the renewal was sent, not answered: the store counts the lease from an
+            # earlier moment than the answer.
             self._renewed_at_ms[server.name] = now_ms
             self._hold(server)
         else:

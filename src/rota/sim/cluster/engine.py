@@ -200,8 +200,8 @@ class SimEngine(SimProcess):
 
     def _open(self, snapshot: Snapshot) -> None:
         before, led = self.loop, self.leads
-        # Cluster time never goes back: it continues from the last
-        # commit, or from this leader's own time if that is later.
+        # Cluster time never goes back: it continues from the last commit, or from this
+        # leader's own time if that is later.
         self._offset_ms = max(snapshot.time_ms, self.now().ms if self.leads else 0) - self.clock.boot_ms()
         records = (codec.decode(key, value) for key, value in snapshot.records.items())
         mirror = load_mirror(records, self.now().ms)

@@ -59,8 +59,8 @@ class SimKeeper(SimProcess):
             super().end()
             self.work = None
             self.send_to_agent = None
-            # Before the hook: when the agent learns of the death, leased processes have ended, as a pid
-            # namespace guarantees.
+            # Before the hook: when the agent learns of the death, leased processes have ended,
+            # as a pid namespace guarantees.
             self._end_leased()
             self.on_end()
 
@@ -95,8 +95,8 @@ class SimKeeper(SimProcess):
         due_ns = math.inf if self.work is None else self.work.outbox.due_in_ns()
         if due_ns < math.inf:
             self._deliveries += 1
-            # An earlier delivery is void once a later one is scheduled,
-            # as a condition variable has one pending timeout.
+            # An earlier delivery is void once a later one is scheduled, as a condition
+            # variable has one pending timeout.
             delivery = self._deliveries
             self.after(
                 max(0, math.ceil(due_ns / 1e6)),

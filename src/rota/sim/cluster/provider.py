@@ -97,8 +97,8 @@ class SimProvider:
         refuses = behaviour.dead or rng.random() < behaviour.fails
         skips = verb != "list" and rng.random() < behaviour.skips
         if not refuses and not skips:
-            # In the middle of the call, in the world and not in the coroutine: the effect happens even if the
-            # server dies or gives up.
+            # In the middle of the call, in the world and not in the coroutine: the effect happens
+            # even if the server dies or gives up.
             self.world.after(took_ms / 2, act)
         elif skips and verb == "remove":
             # The server was told that it is gone and may request another: the limit cannot hold for it.

@@ -182,8 +182,8 @@ class SimServer(SimEngine):
                 )
             session.durable_n = message.n
             session.busy = False
-            # Ordering: only now may orders be sent. Before the commit
-            # they would rest on an inventory that could be lost.
+            # Ordering: only now may orders be sent. Before the commit they would rest on an
+            # inventory that could be lost.
             session.hello_durable = True
             stream.send_to_node(WelcomeMessage(self.epoch))
             self._observe(session)

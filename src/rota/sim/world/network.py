@@ -67,8 +67,8 @@ class SimNetwork:
     def _arrive(self, origin: str, target: SimProcess, act: Act) -> Act:
         def arrive() -> None:
             if self.passes(origin, target.name):
-                # The life at arrival: a request that was sent to a
-                # server before its restart reaches the new process.
+                # The life at arrival: a request that was sent to a server before its
+                # restart reaches the new process.
                 target.do(target.life, act)
 
         return arrive

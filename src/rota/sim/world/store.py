@@ -61,8 +61,8 @@ class SimStore:
 
     def lead(self, server: SimProcess, done: Done) -> None:
         def act() -> int:
-            # Durable before it is answered: a leader whose answer is
-            # lost has used up its epoch, and the next one is higher.
+            # Durable before it is answered: a leader whose answer is lost has used up its
+            # epoch, and the next one is higher.
             self.epoch += 1
             if self.is_memory:
                 self._forget()
@@ -186,8 +186,8 @@ class SimStore:
             self.world.count("store: an outdated view was refused")
             raise StaleState(f"revision {batch.after} is over, {self.revision} was written")
         if self.trouble.stale:
-            # Only where stale reads are simulated: copying all records
-            # at each commit is what a run would spend its time on.
+            # Only where stale reads are simulated: copying all records at each commit is what
+            # a run would spend its time on.
             self._old = [*self._old[-OLD_SNAPSHOTS:], self.snapshot()]
         self.revision += 1
         self.time_ms = batch.time_ms
