@@ -254,7 +254,7 @@ def _delete_cluster(cluster: ClusterRecord, intent: ClusterIntent | None) -> Pla
     state = step(CLUSTER, cluster.state, ClusterEvent.EMPTY)
     why = f"cluster {cluster.name} is {state}: nothing is left of it"
     record = EventRecord("cluster.changed", why, cluster=cluster.name, state=state.value)
-    # The intent of a copy is derived and has no record of its own; its key would be that of no record.
+    # The intent of a copy is derived from the original's: no record of its own has to be deleted.
     keys = (cluster.key,) if intent is None or cluster.like is not None else (cluster.key, intent.key)
     assert cluster.name != DEFAULT, "the default cluster cannot be ended"
     return Plan(deletes=keys, events=(record,), why=why)

@@ -163,7 +163,7 @@ class NodeTable:
         self.settled[:, slot] = self.reserved[:, slot]
         for row, amount in settled_rows.items():
             self.settled[row, slot] = amount
-        # Only growth counts: tasks that did not fit do not fit because a node measured less.
+        # Only growth counts: a measurement of less lets no further task fit.
         self.capacity_version += bool((self.free_at(slot) > before).any())
         self.load[slot] = load
         self._touch(slot)

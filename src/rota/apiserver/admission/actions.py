@@ -156,7 +156,8 @@ def _send_signal(
     if len(attempts) > RESTARTS_MAX:
         raise Conflict(f"{len(attempts)} tasks run", hint=f"name at most {RESTARTS_MAX} of them")
     n = before.sent[-1].n + 1 if before.sent else 1
-    # Numbered and bounded: nodes deliver each number once, and old ones have been delivered or are void.
+    # Numbered and bounded: nodes deliver each number once, and a node that was unreachable for
+    # more of them gets only the last ones.
     sent = (*before.sent, SentSignal(n, number, attempts, key))[-SIGNALS_KEPT:]
     ranges = Ranges(list(attempts))
     why = f"{caller.name} sends SIG{SIGNAL_NAMES[number]} to task{'s' if len(attempts) > 1 else ''} {ranges}"

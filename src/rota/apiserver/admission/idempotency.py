@@ -43,7 +43,7 @@ def _with_request_key(record: Record, name: str) -> Record:
     if not isinstance(record, JobIntent):
         return record
     # With the intent, in one commit: the key is stored if and only if the action is. Bounded, since a client
-    # repeats a request within minutes and not after hundreds of others.
+    # repeats a request within minutes and has few at once.
     return msgspec.structs.replace(record, requests=(*record.requests, name)[-REQUESTS_KEPT:])
 
 

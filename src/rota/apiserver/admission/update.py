@@ -141,8 +141,8 @@ def _refuse_conflicts(job: JobView, spec: JobSpec, request: UpdateRequest, chang
         problem = f"{job.task_counts.live} tasks of job {old.id} run under leases of the old length"
         hint = f"stop them first: rota pause {old.id} --stop, and after this rota resume {old.id}"
         raise Conflict(problem, field=which, hint=hint)
-    # The shape says what each attempt holds on its node: changed under live attempts, the
-    # books of nodes would be wrong.
+    # What a live attempt reserves on its node is derived from the spec: changed under it, the
+    # reservations of its node would be wrong.
     if spec.placement_inputs != old.placement_inputs and job.task_counts.live:
         which = next((field for field in changed if field not in IMMEDIATE_FIELDS), "where")
         hint = f"stop them first: rota pause {old.id} --stop, and after this rota resume {old.id}"

@@ -47,8 +47,6 @@ class _Merger:
         # A heap of the next chunk of each source, by time, then by number so that the order is total.
         self._heads: list[tuple[int, int, StreamChunk, _SourceReader]] = []
         self._last: _SourceReader | None = None  # the source of the chunk returned last
-        # All at once: the order of the first chunks is known only when every source
-        # that is open has shown one.
         for _ in range(most):
             self._open()
 
