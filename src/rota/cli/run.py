@@ -206,7 +206,7 @@ class Follower:
             return  # the server may be restarting; the feed reports a lasting failure
         if why.waits and why.sentence != self._why:
             self._why = why.sentence
-            # Otherwise a node is created without the user.
+            # Without changes a node is created automatically, and the user has nothing to do.
             more = " · add a node: rota node token" if why.changes else ""
             print_note(f"{about_job(self._job.id, why.sentence)}     rota why {self._job.id}{more}")
 

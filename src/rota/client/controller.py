@@ -226,7 +226,7 @@ class _StreamPosition:
                 self._sequence = stage.stage.sequence or self._sequence
             case "log":
                 part = stage.log
-                # A gap counts as received: it would be reported again at every reconnect.
+                # A gap counts as received: otherwise it would be reported again at every reconnect.
                 end = part.offset + part.missing + len(part.data)
                 self._logs[part.index, part.stream] = (part.attempt, end)
             case _:

@@ -105,8 +105,8 @@ def _follow(transport: Transport, request: ApiRequest, deadline: float | None = 
     def attach(backoff: RetryBackoff) -> Iterator[JobStatus]:
         nonlocal ended, request
         with transport.stream(request, SILENCE_SECONDS, deadline) as lines:
-            # The server has accepted the stream: from now on an interruption is an
-            # interruption, not an address that is wrong.
+            # The server has accepted the stream: later failures are interruptions, which are retried for
+            # longer.
             backoff.attached(REATTACH_SECONDS)
             for message in messages(lines):
                 if message.kind in ("job", "status"):

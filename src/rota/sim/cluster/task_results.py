@@ -67,7 +67,7 @@ def scripted_calls(rng: Random, key: AttemptKey, run_ms: int) -> list[ScriptedRe
     if rng.random() < 0.3:
         calls.append(ScriptedResult(run_ms + rng.choice(LATE_MS), first))
     if rng.random() < 0.1:
-        # An attempt that does not exist yet.
+        # A report for an attempt that does not exist yet.
         calls.append(ScriptedResult(first_ms, first._replace(key=(*key[:2], key[2] + 1))))
     return calls
 

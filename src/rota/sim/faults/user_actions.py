@@ -67,7 +67,7 @@ def _kills(cluster: SimCluster, fault: SimFault) -> Act:
     if job is None:
         return nothing
     spec = cluster.checks.known[f"job/{job}/spec"]
-    # Their number of tasks depends on the nodes.
+    # The number of tasks of a system job depends on the nodes.
     one_task = fault.degree < 0.6 and spec.kind is not JobKind.SYSTEM
     indices = [fault.for_ms % spec.size] if one_task else None
     cluster.users.kill(
