@@ -48,6 +48,8 @@ async def while_token_valid(vault: Vault, caller: Caller | None) -> AsyncIterato
     def check() -> bool:
         if _is_valid(vault, caller):
             return True
+        # The timeout is the means of cancellation: it cancels the body, and only the
+        # body, from a timer callback.
         running.reschedule(loop.time())  # expires immediately, which cancels the body
         return False
 

@@ -49,6 +49,7 @@ def not_modified_if_known(request: Request, response: Response) -> Response:
     version = response.headers.get("etag", "").strip('"')
     tag = f'"{version}.{digest}"' if version else f'"{digest}"'
     known = [text.strip().removeprefix("W/") for text in request.headers.get("if-none-match", "").split(",")]
+    # The body is rendered all the same: this saves the transfer, not the work.
     if tag in known or "*" in known:
         return with_tag(Response(status_code=HTTPStatus.NOT_MODIFIED, headers=COMMON_HEADERS), tag)
     return with_tag(response, tag)

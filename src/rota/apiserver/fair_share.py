@@ -76,6 +76,7 @@ class Shares:
         account = self._used(name, now)
         account.requests.add(1.0, now)
         missing = -account.left
+        # With requests waiting, a later one must not overtake them even if the bucket has filled meanwhile.
         if not self._has_light or (missing <= 0 and not account.waiting):
             return 0.0
         missing = max(0.0, missing) + account.waiting * account.request_seconds(now)
@@ -90,6 +91,7 @@ class Shares:
 
     def charge(self, name: str, seconds: float, now: float) -> None:
         account = self._used(name, now)
+        # Bounded: one expensive request must not lock out its account for minutes.
         account.left = max(account.left - seconds, -SHARE_DEBT_SECONDS_MAX)
         account.seconds.add(seconds, now)
         self._total.add(seconds, now)

@@ -169,6 +169,7 @@ class ApiMiddleware:
         try:
             most = OPEN_BODY_BYTES_MAX if scope["path"] in PUBLIC_PATHS else BODY_BYTES_MAX
             await self._check_request(scope, Headers(scope=scope), most, meter)
+            # Around every route: a stream that was opened with a token ends when the token does.
             async with while_token_valid(self._api.vault, state.get(CALLER)):
                 await self._app(scope, limit_body(receive, most), send_and_audit)
         except ClientDisconnect:
@@ -294,6 +295,7 @@ def check_host(host: str, accepted: Collection[str], reached: Sequence[object] |
 def check_origin(headers: Headers) -> None:
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     own = headers.get("host", "")
+    # A page of another origin could make the browser of an operator send requests to a server on localhost.
     if origin is not None and origin.lower() not in (f"http://{own.lower()}", f"https://{own.lower()}"):
         raise NotAllowed("requests from pages of other origins are refused")
     if site is not None and site not in ("same-origin", "none"):
@@ -304,6 +306,7 @@ def _to_rota_error(error: Exception, scope: Scope) -> RotaError:
     """The error as one of ours; an unexpected exception is logged, and becomes a Bug that says no more."""
     if isinstance(error, RotaError) and not isinstance(error, Bug):
         return error
+    # Not a bug: the client is told to retry later, and the log is not filled with tracebacks on a full disk.
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreFull("the server's disk is full")
     log.error("request failed", method=scope["method"], path=scope["path"], exc_info=error)

@@ -114,11 +114,15 @@ class LeaderClient:
     @asynccontextmanager
     async def open_call(self, url: str) -> AsyncIterator[ForwardedCall]:
         """A call to the leader at `url`. Raises Unavailable if it is unreachable; nothing was sent then."""
+        # A request is never repeated on a new connection, not even if the reused one turns out to be
+        # closed: the leader may have received it.
         connection = self._idle_connection(url) or await self._dial(url)
         call = ForwardedCall(connection)
         try:
             yield call
         finally:
+            # After a timeout or a client that left, the rest of the response is still on its way: the next
+            # response on this connection would be mixed up with it.
             if call.leaves_connection_reusable and connection.is_open and len(self._idle) < IDLE_MAX:
                 self._idle.append((time.monotonic(), connection))
             else:
@@ -165,6 +169,7 @@ def origin_of(authority: CertificateAuthority, scope: Scope) -> str:
     """The client's address: as a forwarding server has signed it for this request, else the connection's."""
     header = next((value for name, value in scope["headers"] if name == ORIGIN_HEADER.encode()), b"")
     origin, _, signature = header.decode("latin-1").partition(" ")
+    # Only a server of this cluster can sign it: a client cannot choose the address that limits and audit see.
     if signature and authority.verify_origin(origin, _signed_request(scope), signature):
         return origin
     client = scope.get("client")

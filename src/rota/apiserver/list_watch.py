@@ -67,6 +67,8 @@ def watch_list(
                     encode = partial(_encode_changes, watched=watched, touched=batch, only=only)
                     await write(await api.engine.read(encode))
                 if not touched:
+                    # Also after events about other entries: a proxy in between closes
+                    # connections that stay silent.
                     await write(responses.KEEP_ALIVE)
         return b""
 

@@ -68,6 +68,7 @@ def can_see_event(view: View, caller: Caller, event: EventRecord) -> bool:
     if caller.is_cluster_wide:
         return True
     if event.job is not None:
+        # Hidden if in doubt: the event may be of another namespace.
         entry = view.jobs.get(event.job)  # the namespace of a deleted job is unknown
         return entry is not None and can_see(caller, entry.spec.namespace)
     if event.namespace is not None:

@@ -91,6 +91,7 @@ class ClusterTotals:
     def add(self, entries: Iterable[JobEntry]) -> None:
         for entry in entries:
             self.jobs[jobs.state_of(entry).value] += 1
+            # Ended jobs would dominate the gauge until they expire; `rota_jobs` counts them by state.
             if not jobs.has_ended(entry):
                 self._phases = list(map(add, self._phases, entry.task_counts.by_phase))
 

@@ -74,6 +74,7 @@ class TokenBuckets:
         self._buckets = {
             name: bucket for name, bucket in self._buckets.items() if self.tokens_left(name) < self.burst
         }
+        # At twice the size, so that the cost of sweeps per request is constant.
         self._sweep_at = 2 * max(len(self._buckets), _SWEEP_BUCKETS_MIN)
 
 
@@ -89,6 +90,8 @@ class UnknownTokenLimits(TokenBuckets):
 
     def acquire(self, address: str) -> None:
         """Count a request with an unknown token. Raises RateLimited if the address has sent too many."""
+        # Refused requests take no token: a client that keeps sending is served again as
+        # soon as its bucket has filled.
         if self.tokens_left(address) < 1.0:
             raise RateLimited("too many unknown tokens from this address", hint="is your token still valid?")
         self.spend(address)

@@ -144,6 +144,7 @@ class StreamingResponse(Response):
             await send_head()
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
+        # Sent immediately, so that the client of a stream that stays quiet knows that it is connected.
         if self._prefix is not None:
             await write(self._prefix)
         end = await run_until_disconnect(self._body(write), receive)

@@ -137,8 +137,11 @@ class StandbyApp:
         if found in (ServedBy.LOCAL, ServedBy.LEADER):
             return found
         age_ms = self._role.age_ms()
+        # A standby that is cut off cannot learn that a token was revoked, so it
+        # answers nothing once it is too old.
         if age_ms is None or age_ms > STANDBY_AGE_MAX_MS or not await self._is_caught_up(scope, headers):
             return ServedBy.LEADER
+        # Between the two bounds an old answer is better than none, but only if the leader does not answer.
         return ServedBy.LEADER_FIRST if age_ms > STANDBY_AGE_MS else found
 
     async def _is_caught_up(self, scope: Scope, headers: Headers) -> bool:
@@ -166,6 +169,8 @@ class StandbyApp:
         headers, leader = Headers(scope=scope), self._role.leader()
         check_host(headers.get("host", ""), self._hosts, scope.get("server"))
         check_origin(headers)
+        # Forwarded once at most: during a change of the leader two standbys may each
+        # take the other for the leader.
         if leader is None or leader_proxy.FORWARDED_HEADER in headers:
             return Unavailable("the request was not forwarded")
         # Read in full before the leader is called: a slow client must not hold a connection to it.
@@ -182,12 +187,15 @@ class StandbyApp:
                     await self._wait_for_revision(head)
                 elif head.status == HTTPStatus.SERVICE_UNAVAILABLE:
                     return Unavailable("the leader cannot answer now")
+                # The leader has accepted a token that this server may not have replayed yet.
                 if head.status < HTTPStatus.BAD_REQUEST:
                     scope.setdefault("state", {})[KNOWN_TO_LEADER] = True
                 head.headers.append((LEADER_HEADER.lower().encode(), leader.encode()))
                 has_started = True
                 await leader_proxy.send_response(call, head, receive, send)
         except Unavailable as problem:
+            # The head is sent, so the answer cannot be replaced: the connection is
+            # cut, and the client sees that.
             if has_started:
                 raise
             return problem

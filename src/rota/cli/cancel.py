@@ -60,6 +60,7 @@ def for_each(cluster: Cluster, refs: Sequence[str], act: Callable[[Job], None], 
             job = cluster.job(ref)
             act(job)
             done.append(job)
+        # Only refusals are per job. An unreachable server would refuse all of them, and ends the command.
         except Rejected as error:
             print_error(error.code, f"{ref}: {error}", error.hint)
             code = code or error.exit_code

@@ -95,6 +95,8 @@ def _last(chunks: Iterator[Chunk], count: int) -> Iterator[Chunk]:
             lines.append(chunk)
         for line in chunk.data.splitlines(keepends=True):
             before = lines[-1] if lines else None
+            # A line may be split between two chunks of its stream; counted as two it
+            # would push out another line.
             if before and before.stream == chunk.stream and before.data and not before.data.endswith(b"\n"):
                 lines[-1] = replace(before, data=before.data + line)
             else:

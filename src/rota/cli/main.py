@@ -109,6 +109,7 @@ def outcome(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; errors are printed on stderr and become the exit code."""
     try:
         code = _invoke(sys.argv[1:] if arguments is None else list(arguments))
+        # Inside the try: that a pipe was closed shows only at the flush, and must not end in a traceback.
         sys.stdout.flush()
     except click.exceptions.Exit as requested:
         return requested.exit_code
@@ -172,6 +173,8 @@ def _explain(error: Exception) -> int:
     if os.environ.get("ROTA_DEBUG"):
         traceback.print_exc()
     code = getattr(error, "code", None)
+    # By attribute, not by type: errors of the client and of the server's own code both have a code, and
+    # importing both would cost start-up time.
     if isinstance(code, str):
         exit_code = getattr(error, "exit_code", 1)
         print_error(code, str(error), getattr(error, "hint", None))
@@ -188,6 +191,7 @@ def _explain(error: Exception) -> int:
 
 def _on_broken_pipe() -> int:
     """`rota … | head`: end quietly, as programs killed by SIGPIPE do."""
+    # The interpreter flushes stdout once more at its exit, which would raise again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE
 

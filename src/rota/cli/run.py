@@ -58,6 +58,7 @@ def command(cluster: Cluster, command: tuple[str, ...], output: str, **flags: An
     """
     spec = job_spec(flags, command)
     is_service = spec.get("kind") == "service"
+    # A service ends only when it is canceled: following it would never return.
     if flags["detach"] or is_service:
         job = cluster.submit_spec(spec, flags["key"])
         _warn(job, quiet=flags["quiet"])
@@ -157,6 +158,7 @@ class Follower:
 
     def follow(self) -> JobStatus:
         """Follow the job until it is final and its output is complete."""
+        # Two streams end independently: the final status may arrive before the last output, or after it.
         while not (self._job.status.is_final and not self._logs_open):
             match self._feed.next(self._timeout_seconds()):
                 case None:
@@ -183,6 +185,7 @@ class Follower:
             self._progress = None
 
     def _timeout_seconds(self) -> float | None:
+        # Bounded: the node with the rest of the output may be gone, and the exit code is known.
         if self._job.status.is_final:
             return LAST_OUTPUT_SECONDS
         if self._is_waiting() and not self._options.quiet:
@@ -194,6 +197,7 @@ class Follower:
             self._logs_open = False
             print_note(f"some output has not arrived yet: rota logs {self._job.id}")
             return
+        # With a backoff: computing the reason examines every node, and a job may wait for hours.
         self._why_interval = min(LONGEST_WHY_SECONDS, self._why_interval * 2)
         self._why_at = time.monotonic() + self._why_interval
         try:
@@ -202,13 +206,13 @@ class Follower:
             return  # the server may be restarting; the feed reports a lasting failure
         if why.waits and why.sentence != self._why:
             self._why = why.sentence
-            more = (
-                " · add a node: rota node token" if why.changes else ""
-            )  # otherwise a node is created without the user
+            # Without changes a node is created automatically, and the user has nothing to do.
+            more = " · add a node: rota node token" if why.changes else ""
             print_note(f"{about_job(self._job.id, why.sentence)}     rota why {self._job.id}{more}")
 
     def _on_output(self, chunk: Chunk) -> None:
         self._introduce()
+        # Output of a retry follows that of the failed attempt; without a note the two would read as one.
         earlier = self._attempts.setdefault(chunk.index, chunk.attempt)
         if chunk.attempt > earlier and not self._options.quiet:
             print_note(f"attempt {chunk.attempt} of task {chunk.index}:")

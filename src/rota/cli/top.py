@@ -100,7 +100,10 @@ class SnapshotPoller:
             try:
                 self.latest = snapshot(self._cluster)
             except RotaError as error:
+                # The last known state stays on the screen beside the error: a restart of
+                # the server must not blank it.
                 self.latest = TopSnapshot(before.nodes, before.jobs, str(error))
+            # A pipe, because the screen loop waits in select for the keyboard as well.
             os.write(self._wakeup, b".")
 
 
@@ -145,6 +148,7 @@ def _raw_keys(keyboard: int) -> Iterator[None]:
         tty.setcbreak(keyboard)
         yield
     finally:
+        # Also after an exception: otherwise the shell would be left without echo.
         termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
 
 

@@ -65,6 +65,7 @@ def command(
         refs = " ".join(job.id for job in found)
         print_note(f"\njob {refs} keeps running: rota wait {refs}")
         raise
+    # With --any the others are still unfinished, and have no exit code.
     waited = [job for job in found if job.id in results]
     for job in waited:
         job.refresh()

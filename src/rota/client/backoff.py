@@ -27,6 +27,8 @@ class RetryBackoff:
     def attached(self, patience_seconds: float) -> None:
         """Note that a stream was opened; later interruptions are retried for `patience_seconds`."""
         self._attached_at = time.monotonic()
+        # Longer from here on: a client that has waited hours for a job should
+        # survive the upgrade of a server.
         self._patience_seconds = max(patience_seconds, self._patience_seconds)
 
     def wait(self, problem: Unavailable) -> None:

@@ -81,6 +81,7 @@ class Cluster:
 
     def submit_spec(self, spec: Mapping[str, Any], key: str | None = None) -> Job:
         """Submit a job from a complete spec, as in a job file."""
+        # Always with a key: the transport retries, and an answer that was lost must not lead to a second job.
         headers = {"Idempotency-Key": key or new_key()}
         answer = self.transport.call(ApiRequest("POST", "/v1/jobs", body=_body(spec), headers=headers))
         return Job(self.transport, read(JobStatus, answer))

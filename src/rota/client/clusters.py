@@ -29,9 +29,8 @@ class ClusterStatus:
     min_clusters: int = 1
     max_clusters: int = 1
     wait_seconds: float = 0.0
-    fail_after_seconds: float | None = (
-        None  # from the loss of its last node until the cluster fails; None: never
-    )
+    # From the loss of its last node until the cluster fails; None: never.
+    fail_after_seconds: float | None = None
     like: str | None = None
     nodes: int = 0
     open_nodes: int = 0

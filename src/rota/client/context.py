@@ -66,6 +66,8 @@ def resolve(
             hint="start one with `rota dev`, or set ROTA_ADDR and ROTA_TOKEN",
         )
     addr = address.value.rstrip("/")
+    # The token of a context is sent only to the servers of that context, even if
+    # ROTA_ADDR names another address.
     same_server = known is not None and _addresses(addr) <= _addresses(known.get("addr") or "")
     secret = _token(token, known if same_server else None, environ, named=context is not None)
     ca = known.get("ca") if known is not None and same_server else None
@@ -157,6 +159,7 @@ def _unless(named: str | None, candidate: tuple[str | None, str]) -> list[tuple[
 def _secret(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
+            # Of the open file, not of the path: the file could be exchanged between the check and the read.
             status = os.fstat(file.fileno())
             token = file.read(_TOKEN_FILE_MAX).strip()
     except OSError as error:

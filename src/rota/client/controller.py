@@ -95,6 +95,8 @@ class Controller:
             request = pb.ScheduleRequest(
                 spec_json=body, idempotency_key=key, logs=logs, heard=position.to_message()
             )
+            # The same request each time: the key finds the job that was created, and
+            # `heard` says what was received.
             return self._stub.Schedule(request, metadata=self._metadata, wait_for_ready=True)
 
         for stage in _resumed(call):
@@ -112,6 +114,8 @@ class Controller:
 
         for batch in _resumed(call):
             for event in batch.events:
+                # Before the caller gets the event: a stream that breaks meanwhile resumes
+                # after it and sends it only once.
                 after = event.sequence
                 yield event
 
@@ -222,6 +226,7 @@ class _StreamPosition:
                 self._sequence = stage.stage.sequence or self._sequence
             case "log":
                 part = stage.log
+                # A gap counts as received: otherwise it would be reported again at every reconnect.
                 end = part.offset + part.missing + len(part.data)
                 self._logs[part.index, part.stream] = (part.attempt, end)
             case _:
@@ -246,15 +251,19 @@ def _resumed(call: Callable[[], Any]) -> Iterator[Any]:
                 yield message
             return
         except grpc.RpcError as error:
+            # CANCELLED included: a server that shuts down or loses leadership cancels its streams.
             if error.code() not in _UNREACHABLE:
                 raise _to_rota_error(error) from None
         finally:
+            # Also when the caller stops reading: otherwise the server would keep sending
+            # until the channel is closed.
             stream.cancel()
         time.sleep(random.uniform(0.5, 1.0) * backoff_seconds)
         backoff_seconds = min(BACKOFF_SECONDS[1], 2 * backoff_seconds)
 
 
 def _with_retries(call: Callable[[], Any]) -> Any:
+    # Bounded in total, not per try: the caller waits for one answer, however many servers are tried for it.
     until = time.monotonic() + CALL_SECONDS
     while True:
         try:

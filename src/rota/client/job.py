@@ -138,6 +138,7 @@ class Job:
         seen: set[int] = set()
         pause_seconds = 0.0
         for status in self.follow(timeout_seconds):
+            # Counts in the status tell that something ended without a scan; the scan finds out which tasks.
             newly_ended = status.tasks_ended - len(seen)
             if newly_ended > 0 or status.is_final:
                 time.sleep(0.0 if status.is_final else pause_seconds)
@@ -267,6 +268,7 @@ class Job:
 
     def _newly_ended(self, seen: set[int], expected: int | None) -> Iterator[Task]:
         lowest = 0
+        # All tasks below were returned before: scans of a large array start at the first that was not.
         while lowest in seen:
             lowest += 1
         found = 0

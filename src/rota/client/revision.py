@@ -18,6 +18,8 @@ class SeenRevision:
         return {_REVISION: str(self._revision)} if self._revision else {}
 
     def update(self, headers: HTTPMessage) -> None:
+        # Never backwards: answers of two threads may arrive in the other order, or
+        # come from an older standby.
         self._revision = max(self._revision, _number(headers.get(_REVISION)))
         self.age_ms = _number(headers.get(_AGE))
 

@@ -19,9 +19,8 @@ class Node:
     taints: tuple[str, ...] = ()
     cluster: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    granted_labels: Mapping[str, str] = field(
-        default_factory=dict
-    )  # those of `labels` that an operator granted
+    # Those of `labels` that an operator granted.
+    granted_labels: Mapping[str, str] = field(default_factory=dict)
     ignored_labels: Mapping[str, str] = field(default_factory=dict)  # declared by the agent, but overridden
     capacity: Mapping[str, float] = field(default_factory=dict)
     reserved: Mapping[str, float] = field(default_factory=dict)

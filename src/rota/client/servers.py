@@ -42,18 +42,23 @@ class ServerRotation:
         return _is_at(self.current, host, port)
 
     def answered(self, host: str, port: int | None, status: int) -> None:
+        # 503 is the answer of a standby without a leader, or of a server that cannot
+        # commit: another one may lead.
         if status != _STANDBY_STATUS:
             self._failures = 0
         elif self.is_current(host, port):
             self.rotate_from(self.current)
 
     def rotate_from(self, address: SplitResult) -> None:
+        # By identity of the address that failed: a second thread that saw the same
+        # failure must not skip a server.
         if address is self.current:
             self._at = (self._at + 1) % len(self._addresses)
             self._failures += 1
 
     def all_were_tried(self) -> bool:
         """Whether every server has failed since the last answer: now back off."""
+        # No pause between two servers of one pass: the leader may be the next one.
         return self._failures % len(self._addresses) == 0
 
 
@@ -79,6 +84,7 @@ def _address(text: str) -> SplitResult:
             field="addr",
             hint="write http://127.0.0.1:3000 or https://host:port",
         )
+    # Checked before the first request: afterwards the token would have been sent.
     if address.scheme == "http" and not is_loopback(address.hostname or ""):
         raise Rejected(
             "not_allowed",

@@ -62,6 +62,7 @@ class LogCursor:
 
     def positions(self) -> list[str]:
         """Where to resume each stream; empty if there are too many, and then the overlap is dropped."""
+        # Without positions the server sends everything again, and `unread` drops what was received.
         if len(self.next_offsets) > POSITIONS_MAX:
             return []
         return [
@@ -71,6 +72,7 @@ class LogCursor:
     def unread(self, chunk: Chunk) -> Chunk | None:
         """The part of a chunk that was not read before, or None; advances the cursor."""
         key = (chunk.index, chunk.attempt, chunk.stream)
+        # A gap of unknown size has no offset to compare, so it is reported once per stream.
         if chunk.is_gap and not chunk.missing:
             is_known = key in self.reported_gaps
             self.reported_gaps.add(key)
@@ -103,6 +105,8 @@ def _follow(transport: Transport, request: ApiRequest, deadline: float | None = 
     def attach(backoff: RetryBackoff) -> Iterator[JobStatus]:
         nonlocal ended, request
         with transport.stream(request, SILENCE_SECONDS, deadline) as lines:
+            # The server has accepted the stream: later failures are interruptions, which are retried for
+            # longer.
             backoff.attached(REATTACH_SECONDS)
             for message in messages(lines):
                 if message.kind in ("job", "status"):
@@ -143,6 +147,7 @@ def follow_events(transport: Transport, since: str | None, **query: str | None) 
 
     def attach(backoff: RetryBackoff) -> Iterator[Event]:
         nonlocal last
+        # Resumes after the last event received, also at another server: cursors are valid on every server.
         headers = ACCEPT | ({"Last-Event-ID": last} if last else {})
         request = ApiRequest("GET", "/v1/events", {**query, "since": last}, headers=headers)
         with transport.stream(request, SILENCE_SECONDS) as lines:
@@ -168,6 +173,8 @@ def follow_entries(
         with transport.stream(request, SILENCE_SECONDS) as lines:
             backoff.attached(REATTACH_SECONDS)
             for message in messages(lines):
+                # Only the last of several entries of one event carries an id, so that a
+                # resume never skips the others.
                 last = message.id or last
                 value = message.value()
                 if message.kind == GONE:
@@ -186,6 +193,8 @@ def _resuming(
 ) -> Iterator[Item]:
     backoff = RetryBackoff(transport.patience_seconds, transport.on_wait)
     while True:
+        # A stream that ends without its final status is no success: a server that stops
+        # ends all its streams normally.
         problem = Unavailable("unavailable", "the server ended the stream early")
         try:
             yield from attach(backoff)

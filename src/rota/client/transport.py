@@ -93,10 +93,12 @@ class Transport:
             try:
                 return self._once(request)
             except Unavailable as problem:
+                # Backoff only after a whole pass over the servers: failover must not cost a pause per server.
                 if self._servers.all_were_tried():
                     backoff.wait(problem)
                 repeated = True
             except NotFound:
+                # The one kind of request without a key that would fail when it is repeated.
                 if request.method == "DELETE" and repeated:
                     return FullResponse(b"")  # an earlier try has deleted it; its answer was lost
                 raise
@@ -124,6 +126,7 @@ class Transport:
                 partial(_limit_read_timeout, connection, silence_seconds, deadline),
             )
         finally:
+            # Reused only without unread bytes: they would be taken for the start of the next answer.
             if _is_fully_read(connection, response):
                 self._keep(connection)
             else:
@@ -151,6 +154,7 @@ class Transport:
         try:
             with _as_unavailable(self._endpoint.addr):
                 failed = _problem(response) if response.status >= 300 else None
+                # The body of an error is read as well: otherwise the connection could not be reused.
                 body = _whole(response)
         except BaseException:
             connection.close()
@@ -236,6 +240,7 @@ class Transport:
         except BaseException:
             connection.close()
             raise
+        # Any answer counts, also a refusal: the server is reachable. Only 503 moves on to the next one.
         self._servers.answered(connection.host, connection.port, response.status)
         self.seen.update(response.headers)
         return response
@@ -353,6 +358,7 @@ def _is_fully_read(connection: HTTPConnection, response: HTTPResponse) -> bool:
     """Whether the whole body has arrived, so that the connection can be reused; does not block."""
     if response.will_close:
         return False
+    # Must not block: the caller is leaving the stream, and the rest of the body may never arrive.
     connection.sock.settimeout(0)
     try:
         return not response.read1(1)
@@ -371,9 +377,8 @@ def _limit_read_timeout(
     connection: HTTPConnection, silence_seconds: float | None, deadline: float | None
 ) -> None:
     """Shorten the read timeout as the deadline approaches: keepalive lines must not postpone it."""
-    if (
-        deadline is not None and connection.sock is not None
-    ):  # a response that closes its connection has taken the socket over
+    # A response that closes its connection has taken the socket over.
+    if deadline is not None and connection.sock is not None:
         connection.sock.settimeout(_read_timeout(silence_seconds, deadline))
 
 

@@ -55,9 +55,8 @@ class JobStatus:
     version: int = 1  # of its spec
     versions: Mapping[str, int] = field(default_factory=dict)  # running tasks by version, after an update
     rollout: Mapping[str, Any] | None = None  # of a service: progress of the newest version
-    changed: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # fields changed by an update: at_once, from_next_attempt
+    # Fields changed by an update: at_once, from_next_attempt.
+    changed: Mapping[str, Any] = field(default_factory=dict)
     count: int = 1
     done: int | None = None  # ended tasks; of a service the running ones
     priority: int = 50

@@ -84,6 +84,8 @@ class Assigner:
         plans: list[Plan | None] = []
         for job in jobs:
             home = NO_CLUSTER if job.cluster is None else job.cluster.cluster
+            # Checked again: the search found the job in an earlier step, and it may have started or ended
+            # since. A job with live tasks stays, because all tasks of a job are in one cluster.
             if _has_ended(job) or job.task_counts.live or not self._is_stranded(view, home, job.spec.id):
                 continue
             if job.cluster is None:
@@ -107,6 +109,7 @@ class Assigner:
             )
         if known is None or not (known.takes_jobs or known.is_to_come) or _is_bound(view, spec, cluster):
             return False
+        # Jobs move only when they have to: a cluster that is full now still serves them later.
         if self._can_serve(view, spec, cluster):
             return False
         return _any_takes_jobs(view, self._capable_clusters(view, spec))
@@ -119,6 +122,7 @@ class Assigner:
         leaving = self._jobs_to_move(view, cluster)
         plans = [self._assign(view, job, f"cluster {name} {cluster.standing}") for job in leaving]
         moved = [plan for plan in plans if plan is not None and plan.puts]
+        # Both share one bound, so that a cluster of 100,000 jobs is vacated in several commits.
         canceled = _cancel_jobs(view, cluster, REASSIGN_STEP_MAX - len(moved))
         why = _describe_vacated(cluster, len(moved), len(canceled.puts))
         left = (EventRecord("cluster.left", why, cluster=name),) if why else ()
@@ -135,6 +139,7 @@ class Assigner:
         ended = _RECOVERY_ENDS if cluster.state is ClusterState.FAILED else ()
         found: list[JobView] = []
         for group in view.jobs_by_cluster.get(cluster.name, {}).values():
+            # Jobs of a group are equal for assignment, so one of them is tested for all.
             head = view.jobs[next(iter(group))]
             if _is_bound(view, head.spec, cluster.name) or self._would_stay(view, head.spec, cluster.name):
                 continue
@@ -147,6 +152,8 @@ class Assigner:
     def _would_stay(self, view: View, spec: JobSpec, cluster: str) -> bool:
         """Whether such jobs would only be assigned to the cluster that they are in."""
         capable = self._capable_clusters(view, spec)
+        # Without this test the same jobs would use up the step at every check, and those
+        # behind them would never move.
         return not _any_takes_jobs(view, capable) and (spec.cluster or DEFAULT) == cluster
 
     def _assign_first(self, view: View, job: JobView) -> Plan | None:
@@ -172,8 +179,12 @@ class Assigner:
             others = f"of {_join_names(ready)}, which can serve it, {best} suits it best"
             chosen = others if len(ready) > 1 else f"only {best} can serve it"
             return _assign_to(job, best, head + chosen + used)
+        # Not assigned at all: in `default` it would be reported as unserved, although its
+        # cluster is being provisioned.
         if any(view.clusters[name].is_to_come for name in capable):
             return None
+        # A job without a capable cluster still gets one: it can then be shown, explained and canceled like
+        # others, and the search moves it once a cluster can serve it.
         home = spec.cluster or DEFAULT
         plan = _assign_to(job, home, f"{head}it waits there for a cluster that can serve it")
         if plan is NO_CHANGE:
@@ -238,6 +249,8 @@ def _allowed_clusters(view: View, spec: JobSpec) -> list[str]:
     names = list(view.clusters)
     for term in spec.near:
         if term.weight is None:
+            # Affinity cannot be met across clusters. If no such job is there yet, any
+            # cluster may get the first one.
             names = [name for name in names if _has_affine_job(view, name, spec, term)] or names
     return names
 
@@ -256,6 +269,8 @@ def _preference_rank(view: View, spec: JobSpec, name: str, fit: ClusterFit) -> t
     intent = view.cluster_intents.get(name) or ClusterIntent(name)
     labels = matched_labels({}, {**intent.node_labels, "cluster": name}, frozenset())
     preferred = sum(preference.weight for preference in spec.prefer if preference.condition.holds(labels))
+    # A gang starts as a whole, and a deadline is not met by one task. Other jobs
+    # start with the first free slot.
     wanted = spec.count if spec.gang or spec.deadline_at_ms is not None else 1
     return (fit.free < wanted, -preferred, view.pending_jobs_in(name), name != DEFAULT, name)
 
@@ -286,6 +301,7 @@ def _cancel_jobs(view: View, cluster: ClusterRecord, most: int) -> Plan:
             and job.cluster is not None
             and job.cluster.failed is None
         ]
+    # In order of submission, so that the plan does not depend on the order of the groups.
     canceled_jobs = sorted(canceled_jobs, key=int)[:most]
     events = (
         EventRecord("job.cluster_failed", f"job {job} is canceled: {reason}", job=job)

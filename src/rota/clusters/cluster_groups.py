@@ -64,12 +64,15 @@ class ClusterGroups:
         if intent.max_clusters <= 1 and len(members) == 1:
             return NO_CHANGE
         group = ClusterGroup(intent, first, members)
+        # One step at a time, and growth first: a cluster must not be closed in the decision
+        # that finds the group overloaded.
         plan = _grow(view, group, now) or _balance(view, group, now) or self._shrink(view, group, now)
         return (plan or NO_CHANGE).but(wake_at_ms=now.ms + REASSIGN_CHECK_MS)
 
     def _shrink(self, view: View, group: ClusterGroup, now: Instant) -> Plan | None:
         """Close an idle cluster, the newest first; the original one stays."""
         intent, spare = group.intent, len(group.staying) - group.intent.min_clusters
+        # Without the original: the intent of the others is derived from its record, so it ends last.
         for cluster in reversed(group.members[1:]):
             if cluster.closing or not _is_idle(view, cluster.name):
                 self._idle_since_ms.pop(cluster.name, None)
@@ -93,6 +96,7 @@ def _grow(view: View, group: ClusterGroup, now: Instant) -> Plan | None:
     intent, count = group.intent, len(group.members)
     if intent.drain or count >= intent.max_clusters or len(view.clusters) >= CLUSTERS_MAX:
         return None
+    # One at a time: the one that is being provisioned may be enough.
     if any(cluster.is_to_come for cluster in group.members):
         return None
     reason = _below_minimum(group) or _overloaded(view, group, now)
@@ -120,6 +124,7 @@ def _overloaded(view: View, group: ClusterGroup, now: Instant) -> str | None:
         waiting = sum(len(queue.jobs) for queue in queues)
         return f"{_describe_jobs(waiting)}, and none like {group.original.name} is ready" if waiting else None
     limit_ms = group.intent.wait_seconds * 1000
+    # The time of the last copy is stored, so a new leader does not add another one immediately.
     if now.ms - group.original.copied_ms < limit_ms and group.original.copies:
         return None  # the last added cluster has to show its effect first
     if any(
@@ -145,6 +150,7 @@ def _balance(view: View, group: ClusterGroup, now: Instant) -> Plan | None:
         return None
     free = (None, group.original.name)
     movable = [job for job in longest.jobs if job.spec.cluster in free and job.spec.move_pending]
+    # Every second one: if all of them moved, the queue would be as long there, and they would move back.
     moving = [job for job in movable[::2] if could_provision(idle, group.intent, job.spec)]
     if not moving:
         return None
@@ -171,6 +177,7 @@ def _queue_of(view: View, cluster: ClusterRecord, now: Instant) -> ClusterQueue:
         if queue.shape.cluster == cluster.name
         for rank in ranks
     )
+    # A job with live tasks is served here already and cannot move.
     jobs = [job for rank in ranks if not (job := view.jobs[JobId(str(rank[2]))]).task_counts.live]
     since_ms = (job.status.wanted_at_ms for job in jobs[:1] if job.status is not None)
     return ClusterQueue(cluster, jobs, max((now.ms - at_ms for at_ms in since_ms), default=0))

@@ -40,6 +40,7 @@ def start(view: View) -> Iterable[str]:
     return {
         **view.cluster_intents,
         **view.clusters,
+        # A node may have joined under the name of a cluster that has no record yet.
         **{node.spec.cluster: None for node in view.nodes.values()},
     }
 
@@ -52,6 +53,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     if cluster is None:
         return _create_cluster(key, intent, now) if intent is not None or _has_nodes(view, key) else NO_CHANGE
     desired = intent or ClusterIntent(key)
+    # A drain or a failure precedes all other transitions: it decides what happens to the jobs.
     event = _drain_or_failure(view, cluster, desired, now) or _next_event(view, cluster, desired)
     if event is None:
         return _wake_later(view, cluster, desired, now)
@@ -62,6 +64,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 
 def _wake_later(view: View, cluster: ClusterRecord, intent: ClusterIntent, now: Instant) -> Plan:
     if cluster.state in _IN_PROGRESS:
+        # Jobs and tasks wake no key of their cluster, so whether a draining one is empty is polled.
         return wake_at(now.ms + SCALE_CHECK_MS)
     at_ms = fails_at_ms(view, cluster, intent)
     return NO_CHANGE if at_ms is None else wake_at(at_ms)
@@ -129,6 +132,7 @@ def _drain_or_failure(
 ) -> ClusterEvent | None:
     if cluster.state in (ClusterState.DRAINING, ClusterState.ENDED):
         return None
+    # A failed cluster accepts no jobs and has none left to drain: only its deletion changes it.
     if intent.end if cluster.state is ClusterState.FAILED else intent.drain:
         return ClusterEvent.DRAIN_REQUESTED
     at_ms = fails_at_ms(view, cluster, intent)
@@ -139,8 +143,11 @@ def _drain_or_failure(
 def fails_at_ms(view: View, cluster: ClusterRecord, intent: ClusterIntent) -> int | None:
     """Cluster time at which a cluster without a node fails; None: it does not."""
     fails_after, name = intent.fails_after_seconds, cluster.name
+    # `default` has no `fails_after` unless it is configured: a laptop that sleeps overnight
+    # must not cancel its waiting jobs.
     if cluster.state is not ClusterState.UNAVAILABLE or fails_after is None or _has_nodes(view, name):
         return None
+    # Empty on purpose: nodes that have left or were deleted are no failure.
     if not view.nodes_in(name).get(NodeState.LOST):
         return None
     # Not only since the loss: a server that was down has to give all nodes time to reconnect.
@@ -159,6 +166,8 @@ def _has_provider_failed(view: View, cluster: ClusterRecord) -> bool:
     """
     if cluster.failures < PROVIDER_FAILURES_MAX or cluster.name == DEFAULT:
         return False
+    # A node whose removal the dead provider cannot carry out takes no tasks. If it counted, the cluster would
+    # never fail and its jobs would wait for ever.
     leaving = {machine.node for machine in view.machines.values() if machine.state is MachineState.LEAVING}
     present = any(node.spec.id not in leaving for node in _present_nodes(view, cluster.name))
     return cluster.state is not ClusterState.FAILED and not present
@@ -245,6 +254,7 @@ def _delete_cluster(cluster: ClusterRecord, intent: ClusterIntent | None) -> Pla
     state = step(CLUSTER, cluster.state, ClusterEvent.EMPTY)
     why = f"cluster {cluster.name} is {state}: nothing is left of it"
     record = EventRecord("cluster.changed", why, cluster=cluster.name, state=state.value)
+    # The intent of a copy is derived from the original's: no record of its own has to be deleted.
     keys = (cluster.key,) if intent is None or cluster.like is not None else (cluster.key, intent.key)
     assert cluster.name != DEFAULT, "the default cluster cannot be ended"
     return Plan(deletes=keys, events=(record,), why=why)

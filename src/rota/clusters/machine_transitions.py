@@ -18,6 +18,7 @@ def on_create_requested(view: View, name: str, place: str, now: Instant) -> Plan
     Durable before the call: after a crash in between, the provider's list shows whether it was created.
     """
     machine = view.machines.get(name)
+    # The call has waited for its turn: meanwhile the machine may have been given up.
     if machine is None or machine.state is not MachineState.WANTED:
         return Plan(answer=False)
     if machine.place is not None:
@@ -39,6 +40,7 @@ def on_create_failed(view: View, name: str, reason: str, now: Instant) -> Plan:
     The next one is requested after a backoff.
     """
     machine, node = view.machines.get(name), node_of_machine(view, name)
+    # A race: the node may have joined before the failed call was reported.
     if machine is None or not machine.comes or (node is not None and is_present(node)):
         return NO_CHANGE  # it has joined and may run tasks, whatever its provider reports
     machine = with_node(view, machine)
@@ -85,6 +87,7 @@ def on_removed(view: View, name: str) -> Plan:
     machine = view.machines.get(name)
     if machine is None:
         return NO_CHANGE
+    # All nodes that enrolled under this name: their certificates must not outlive the machine.
     nodes = dict.fromkeys([machine.node, *(node.spec.id for node in _nodes_of(view, name))])
     keys = (Key(f"node/{node}/{part}") for node in nodes if node in view.nodes for part in _NODE_RECORDS)
     why = f"machine {name} is gone: {machine.reason or 'its provider says so'}"
@@ -100,6 +103,7 @@ def on_remove_failed(view: View, name: str, reason: str, now: Instant) -> Plan:
         return NO_CHANGE
     why = f"machine {name} cannot be removed: {reason}"
     event = EventRecord("cluster.machine_failed", why, cluster=machine.cluster)
+    # A failed removal counts against the provider only where it keeps jobs waiting.
     cluster = view.clusters.get(machine.cluster)
     remaining = machine.kept(f"it cannot be removed: {reason}")
     if cluster is None or not is_stuck(view, cluster):
@@ -144,6 +148,8 @@ def merge_plans(plans: Iterable[Plan]) -> Plan:
     """All plans as one; the last write of a record counts."""
     plans_with_changes = [plan for plan in plans if plan is not NO_CHANGE]
     return Plan(
+        # All plans were decided on the same view, so failures of several machines write the cluster with the
+        # same count: one step is one failure.
         tuple({record.key: record for plan in plans_with_changes for record in plan.puts}.values()),
         tuple(key for plan in plans_with_changes for key in plan.deletes),
         tuple(event for plan in plans_with_changes for event in plan.events),

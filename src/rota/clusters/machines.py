@@ -66,6 +66,8 @@ def _due_transitions(view: View, group: MachineGroup, now: Instant) -> Iterator[
                 yield from _wait_for_join(view, group, machine, node, now)
             case MachineState.JOINED if (reason := _end_reason(node)) is not None:
                 yield machine_transitions.abandon_machine(machine, reason, now)
+            # Two steps: the node takes no new tasks since the commit of DRAINING, so it is empty for
+            # good when it is seen empty here.
             case MachineState.DRAINING if node is None or not node.assigned:
                 empty = machine.turned(MachineEvent.EMPTY, now.ms)
                 yield Plan((empty,), why=f"machine {machine.name} is empty")
@@ -88,6 +90,7 @@ def _node_by_machine(view: View) -> dict[str, NodeView]:
     nodes: dict[str, NodeView] = {}
     for node in view.nodes.values():
         name = node.spec.labels.get(MACHINE)
+        # The label comes from the join token and not from the node, so no node can claim to be a machine.
         if name is not None and (name not in nodes or machine_transitions.is_present(node)):
             nodes[name] = node
     return nodes
@@ -99,6 +102,7 @@ def _wait_for_join(
     seconds = group.intent.join_seconds
     if node is not None and machine_transitions.is_present(node):
         yield _on_joined(view, group, machine, node, now)
+    # The time to join counts from the call, not while the machine waits to be requested.
     elif machine.place is not None and now.ms - machine.since_ms > seconds * 1000:
         yield machine_transitions.on_create_failed(
             view, machine.name, f"it has not joined within {seconds:g} s", now

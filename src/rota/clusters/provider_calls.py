@@ -54,6 +54,7 @@ class ProviderCalls:
         if where is None or not wanted:
             return  # the server that requested it is out of reach: it joins in time, or is abandoned
         try:
+            # After the time to join the machine is given up anyway, so a longer call is of no use.
             async with _with_timeout(intent, min(PROVIDER_CALL_SECONDS, intent.join_seconds)):
                 line = await self._join(machine, intent)
                 await where.create(
@@ -97,6 +98,8 @@ class ProviderCalls:
 
         Returns machines that are still listed although reported removed.
         """
+        # Taken before the list is requested: a machine that is removed during the
+        # call may still be in the list.
         ended = frozenset(self.removed)
         places = await self._places(intent)
         found: Counter[str] = Counter()
@@ -119,6 +122,7 @@ class ProviderCalls:
         await self._ask_engine(lambda view, now: provider_sync.on_listed(view, intent.name, listing, now))
         known = await self._engine.read(lambda mirror: frozenset(mirror.machines))
         still_listed = [name for name in ended if name in found]
+        # One that is still listed is due again: its removal is repeated after a backoff.
         self.removed -= {name for name in ended if name in found or name not in known}
         return still_listed
 
@@ -131,6 +135,7 @@ class ProviderCalls:
             return {machine.place for machine in ours if machine.place is not None}
 
         places = {provider.place, *await self._engine.read(asked_from)}
+        # Sorted, so that calls at several places are made in the same order every time.
         return {place: where for place in sorted(places) if (where := provider.for_place(place)) is not None}
 
     async def _missing(
@@ -151,6 +156,8 @@ class ProviderCalls:
                 if (machine.place or provider) in places and machine.name not in found
             ]
 
+        # In memory, by the loop's clock: after a restart a machine has to be missing for the whole time
+        # again, which errs towards keeping it.
         now, before = asyncio.get_running_loop().time(), self._missing_since.get(intent.name, {})
         since = {name: before.get(name, now) for name in await self._engine.read(absent)}
         self._missing_since[intent.name] = since

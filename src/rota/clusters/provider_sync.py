@@ -55,6 +55,8 @@ def _sync_machine(view: View, machine: Machine, listing: ProviderListing, now: I
 def _next_transition(view: View, machine: Machine, listing: ProviderListing, now: Instant) -> Plan:
     count, missing = listing.counts.get(machine.name, 0), machine.name in listing.missing
     match machine.state:
+        # Only if the removal was reported before the list was requested; an older
+        # list proves nothing about it.
         case MachineState.LEAVING if machine.name in listing.removed:
             return (
                 on_remove_failed(view, machine.name, _STILL_LISTED, now)
@@ -73,6 +75,7 @@ def _remove_unknown(view: View, cluster: str, listing: ProviderListing, now: Ins
     """Machines that we created and no longer know: they count towards the limit, and are removed."""
     known = view.clusters.get(cluster)
     for name in sorted(listing.counts):
+        # Only names that this cluster has given out: a provider may list machines of others.
         if name in view.machines or known is None or not known.gave(name):
             continue
         extra, place = listing.counts[name] - 1, listing.places[name]

@@ -56,6 +56,7 @@ class ReassignSearch:
         self._again_at_ms = at_ms
 
     def step(self, view: View, now: Instant) -> SearchStep:
+        # The delay is kept here as well, because any change of a node wakes this key before its timer.
         if now.ms < self._not_before_ms:
             return SearchStep([], self._not_before_ms)
         if not self._groups and not self._jobs:
@@ -64,9 +65,12 @@ class ReassignSearch:
                 return SearchStep([], self._again_at_ms)
             self._criteria, self._again_at_ms = criteria, None
             self._groups.extend(_all_groups(view))
+        # In proportion to the nodes visited, so the search takes a bounded share of the loop at any size.
         delay_ms = REASSIGN_SEARCH_PAUSE_MS * self._test_groups(view) // REASSIGN_SEARCH_VISITS
         jobs = [self._jobs.popleft() for _ in range(min(len(self._jobs), REASSIGN_STEP_MAX))]
         self._not_before_ms = now.ms + delay_ms
+        # Compared again: what changed during the search may have changed the answer
+        # for groups that it had passed.
         is_over = not self._groups and not self._jobs and _criteria_of(view) == self._criteria
         return SearchStep(jobs, self._again_at_ms if is_over else now.ms + max(1, delay_ms))
 

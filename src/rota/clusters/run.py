@@ -55,6 +55,8 @@ class MachineProvisioner:
         self._engine.on_commit(lambda _: self._wakeup.set())
         async with asyncio.TaskGroup() as tasks:
             while True:
+                # Cleared before the mirror is read: a commit that comes during the read sets
+                # it again and is not missed.
                 self._wakeup.clear()
                 try:
                     await self._start_due_calls(tasks)
@@ -63,6 +65,8 @@ class MachineProvisioner:
                 await self._wait_for_work()
 
     async def _start_due_calls(self, tasks: asyncio.TaskGroup) -> None:
+        # Derived from the records each time. There is no queue of calls to lose: after a restart the same
+        # calls are due again, and providers are idempotent by name.
         for due in await self._engine.read(self._due_calls):
             self._start_call(tasks, due.machine.name, due.intent, partial(self._call_provider, due))
         for intent in await self._engine.read(self._clusters_to_list):
@@ -83,6 +87,7 @@ class MachineProvisioner:
             for machine in mirror.machines.values()
             if machine.state in states
             and machine.cluster in intents
+            # Its removal was reported. The next list confirms it, or makes it due again.
             and machine.name not in self._calls.removed
         ]
 
@@ -105,6 +110,7 @@ class MachineProvisioner:
             or intent.provider not in self._providers
         ):
             return
+        # Before the task runs: the next pass must not start a second call for the same machine.
         self._busy.add(key)
         tasks.create_task(self._run_call(key, intent, call))
 
@@ -136,11 +142,14 @@ class MachineProvisioner:
             if machine is None or machine.state is not due.machine.state:
                 return
             await (self._calls.remove if machine.goes else self._calls.create)(machine, intent)
+        # Unless listing itself fails: then its backoff holds.
         if _list_key(intent) not in self._failures:
             self._not_before.pop(_list_key(intent), None)  # list soon, to verify the result
 
     async def _list_machines(self, intent: ClusterIntent) -> None:
         key = _list_key(intent)
+        # Before the call: a hanging list does not become due again while it runs, and a call that creates a
+        # machine meanwhile can still make the next one due.
         self._not_before[key] = asyncio.get_running_loop().time() + PROVIDER_LIST_SECONDS
         for name in await self._calls.list(intent):
             self._back_off(name, intent)

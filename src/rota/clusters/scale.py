@@ -61,6 +61,7 @@ class Scaler:
             return NO_CHANGE
         group = MachineGroup.from_view(view, cluster, intent)
         self._update_empty_since(view, group, now)
+        # Transitions first: a size that is computed with machines in an outdated state would be wrong.
         plan = advance_machines(view, group, now) or self._resize(view, group, now) or NO_CHANGE
         return plan.but(wake_at_ms=now.ms + SCALE_CHECK_MS)
 
@@ -82,13 +83,17 @@ class Scaler:
     def _grow(self, view: View, group: MachineGroup, now: Instant) -> Plan | None:
         """Scale up immediately, but not during the backoff of its provider, and never above the limit."""
         intent, cluster = group.intent, group.cluster
+        # With machines that are leaving: until the provider's list confirms their removal
+        # they may exist and cost money.
         most = intent.max_nodes - group.size
         if most <= 0 or cluster.paused_until_ms > now.ms:
             return None
         missing = group.minimum_nodes - len(group.staying)
         estimate = ScaleEstimate(0, 0, 0)
+        # A fixed size does not depend on demand: no simulation.
         if intent.nodes is None:
             estimate = self._cached_estimate(view, group, most, now)
+        # Bounded: a trial runs in the deciding loop and takes longer with each hypothetical node.
         more = min(max(missing, estimate.nodes), most, SCALE_STEP_MAX)
         if more <= 0:
             return None
@@ -114,11 +119,15 @@ class Scaler:
         )
         if not waiting and not moving:
             return ScaleEstimate(0, 0, 0)
+        # Cheap to read. If none of them changed, the trial would mostly repeat its result.
         inputs = (view.node_table.capacity_version, waiting, moving, group.coming, most)
         at_ms, before, estimate = self._estimates.get(name, (_NEVER_MS, (), ScaleEstimate(0, 0, 0)))
+        # A trial copies the mirror, so the interval grows with it and the share of the loop stays the same.
         check_ms = SCALE_CHECK_MS * (1 + view.node_table.size // SCALE_NODES_PER_CHECK)
         if before == inputs and now.ms - at_ms < check_ms * SCALE_UNCHANGED_CHECKS:
             return estimate
+        # Not the old estimate: it was made with other inputs, and acting on it twice
+        # would add the same nodes twice.
         if now.ms - at_ms < check_ms:
             return ScaleEstimate(0, 0, 0)
         estimate = self._estimate(view, group.intent, group.coming, most, now)
@@ -132,6 +141,7 @@ class Scaler:
         if surplus <= 0 or not joined:
             return None
         if group.intent.nodes is not None:
+            # The emptiest first: fewest tasks have to move.
             joined.sort(key=lambda machine: _count_tasks(view, machine))
             return _shrink_plan(group, joined[:surplus], _describe_requested(group.intent.nodes), now)
         is_growing = group.coming or group.cluster.paused_until_ms > now.ms

@@ -29,16 +29,21 @@ def expire_adoption(job: JobView, now: Instant) -> Plan | None:
         return None
     if now.ms < adoption.until_ms:
         return wake_at(adoption.until_ms)
+    # Waiting costs nothing while other tasks of the job are unfinished, and a node may still offer the
+    # missing ones. When the last of them ends, this key is woken again.
     if job.spec.kind is JobKind.BATCH and (job.task_counts.live or job.task_counts.pending):
         return None
     blocks = list(_changed_blocks(job))
     missing = [index for block in blocks for index in _missing_tasks(job, job.tasks[block.block])]
     why = f"no node is waited for any more to bring back tasks of job {job.spec.id}"
     events = [_missing_event(job, missing)] if missing else []
+    # One commit: after a crash the window is still open, or its tasks are decided.
     return Plan((adoption.close(), *blocks), events=tuple(events), why=why)
 
 
 def _changed_blocks(job: JobView) -> Iterator[TaskBlock]:
+    # Only a service is started again. A batch task may have succeeded before the restart, and its
+    # result is what the missing node knows.
     event = TaskEvent.RELEASED if job.spec.is_service else TaskEvent.ADOPTION_EXPIRED
     state = step(TASK, TaskState.HELD, event)
     for block in sorted(job.tasks):
@@ -57,6 +62,8 @@ def _missing_tasks(job: JobView, task: TaskBlock) -> list[int]:
     attempt = job.attempts.get(task.block)
     numbers = None if attempt is None else ints(attempt, "number")
     first = task.block * BLOCK_TASKS
+    # A quarantined task has been placed by this server, so its attempt number is not 0. That distinguishes
+    # the two kinds of held tasks without a state of their own.
     return [first + at for at in held if numbers is None or not numbers[at]]
 
 

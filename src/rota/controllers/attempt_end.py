@@ -49,12 +49,16 @@ def is_loss(attempt: AttemptBlock, status: StatusBlock, position: int) -> bool:
     which the scheduler places the task again.
     """
     flags = attempt.flags[position]
+    # A preemption is the scheduler's own decision, so the scheduler places the task again, even if the node
+    # was lost before it could confirm the stop. A drain belongs to the recovery policy.
     if flags & EVICTED and not flags & DRAINED:
         return False
     match AttemptState(status.state[position]):
         case AttemptState.LOST:
             return True
         case AttemptState.STOPPED:
+            # A leaving node stops its tasks in good order, but to their job that is a
+            # loss like that of a lost node.
             return bool(flags & DRAINED) or status.causes.get(position) == EndCause.NODE_LEFT
         case _:
             return False
@@ -65,6 +69,8 @@ def end_of_attempt(spec: JobSpec, attempt: AttemptBlock, status: StatusBlock, po
     state, code = AttemptState(status.state[position]), ints(status, "exit_code")[position]
     lost = is_loss(attempt, status, position)
     evicted = bool(attempt.flags[position] & EVICTED)
+    # The victim would have been stopped anyway. As a loss it could end the task by its recovery policy, or
+    # add to the blame of the task for a lost node.
     if evicted and not lost and state is AttemptState.LOST:
         return AttemptEnd(AttemptState.STOPPED, is_evicted=True)
     return AttemptEnd(

@@ -71,6 +71,7 @@ _STARTED = step(JOB, _ASSIGNED, JobEvent.TASKS_CREATED)
 
 WAKES: Wakes = {
     **dict.fromkeys((JobCluster, JobIntent, JobStatus, SchedulerVerdict, JobAdoption), own_id),
+    # Version 1 waits for its cluster, and JobCluster wakes the job then.
     JobSpec: lambda spec: _keys_of_updated(spec) if spec.version > 1 else (),
     TaskBlock: lambda block: (block.job,),
     StatusBlock: lambda block: (f"{block.job}/{block.block}",),
@@ -88,6 +89,8 @@ def _keys_of_updated(spec: JobSpec) -> Iterable[str]:
 
 def start(view: View) -> Iterable[str]:
     for job, entry in view.jobs.items():
+        # Blocks are decided as well: a crash may have come between the commit of a
+        # report and that of its outcome.
         if entry.status is None or not entry.status.ended:
             yield from (f"{job}/{block}" for block in entry.statuses)
             yield job
@@ -96,6 +99,7 @@ def start(view: View) -> Iterable[str]:
 def decide(view: View, key: str, now: Instant) -> Plan:
     job_id, _, block = key.partition("/")
     job = view.jobs.get(JobId(job_id))
+    # Results are final: a late report or a repeated action changes nothing of an ended job.
     if job is None or (job.status is not None and job.status.ended):
         return NO_CHANGE
     if not block:
@@ -108,6 +112,8 @@ def decide_job(job: JobView, now: Instant) -> Plan:
     cancel = is_cancel_requested(job)
     if job.status is None or job.status.state is _WAITING:
         return _before_start(job, now, canceled=cancel or are_all_tasks_canceled(job))
+    # The order of these checks is the order of precedence: a job that has ended by itself is not canceled any
+    # more, and a verdict of the scheduler ends a job only when none of its attempts is live.
     if job.status.state is _CANCELING:
         return (
             _end_job(job, JobEvent.ALL_STOPPED, job.status.state, now)
@@ -146,6 +152,7 @@ def finish_attempts(view: View, job: JobView, block: int, now: Instant) -> Plan:
     # Losses first: a task that waits for its recovery controller must not be decided by the retry policy.
     request = ask_recovery_controller(view, job, BlockRecords(task, attempt, status), positions, now)
     positions = [position for position in positions if position not in request.losses]
+    # Nothing to write: no notice is due. Only the timer is kept.
     if not positions and request.losses == task.losses:
         return Plan(wake_at_ms=request.wake_at_ms)
     outcomes = _BlockOutcomes(view, job, BlockRecords(task, attempt, status), now)
@@ -188,15 +195,21 @@ class _BlockOutcomes:
         """Finish one task, as its recovery controller decided or by the retry policy."""
         job, (task, attempt, status) = self._job, self._records
         index = task.block * BLOCK_TASKS + position
+        # Order: blame may mark the end as suspect, and the number of faults decides about the backoff. Both
+        # come before the decision that uses them.
         end = self._blame.record(end_of_attempt(job.spec, attempt, status, position), position)
         _count_fault(self._faults, self._draft, position, end, self._now)
         outcome = (
             _decide_retry(job.spec, self._draft, index, end) if decision is None else RetryOutcome(decision)
         )
         faults = self._faults.get(position, 0)
+        # A decision of the recovery controller takes the same path, so that "again" is
+        # followed by the same backoff.
         outcome = _apply_outcome(job, self._draft, index, outcome, self._now, faults=faults)
         reason = outcome.reason or status.reasons.get(position) or end.reason
         if outcome.event is TaskEvent.RETRY:
+            # The next attempt of a scaled-down task is desired only on paper until the
+            # job is scaled up: no event.
             self._retried += [] if job.spec.is_scaled_down(index) else [index]
         elif outcome.event is TaskEvent.QUARANTINED:
             reason = self._blame.reasons[position]
@@ -231,6 +244,8 @@ def _newly_ended(task: TaskBlock, attempt: AttemptBlock, status: StatusBlock) ->
     return [
         at
         for at in _ended(task, status)
+        # The comparison of `tries` makes this idempotent: once the outcome is written, the task wants a newer
+        # try than this attempt was for, or has ended.
         if (task.state[at] == _UNWANTED or status.state[at] < _REFUSED)
         and known[at] == number[at] > 0
         and tries[at] == wanted[at]
@@ -239,6 +254,7 @@ def _newly_ended(task: TaskBlock, attempt: AttemptBlock, status: StatusBlock) ->
 
 def _ended(task: TaskBlock, status: StatusBlock) -> list[int]:
     """Positions of ended attempts whose tasks have not ended."""
+    # Arrays pay off for large blocks only; most jobs have one task, and this runs at every report.
     if len(status.state) > FEW:
         return where((small(status.state) >= _END) & (small(task.state) <= _UNWANTED))
     both = enumerate(zip(status.state, task.state, strict=True))
@@ -247,11 +263,13 @@ def _ended(task: TaskBlock, status: StatusBlock) -> list[int]:
 
 def _restarts_after_success(spec: JobSpec, task: TaskBlock, position: int) -> bool:
     """Whether the task is started again even after exit code 0."""
+    # A system task that is no longer desired (its job is canceled) may end with its exit code.
     return spec.is_service or (spec.kind is JobKind.SYSTEM and task.state[position] == _WANTED)
 
 
 def _stable(spec: JobSpec, status: StatusBlock, positions: list[int]) -> list[int]:
     """Positions of attempts that ran long enough to reset the backoff of a service or system job."""
+    # Retries of a batch task are a budget for its whole life. Restarts of a service only pace each other.
     if spec.kind is JobKind.BATCH:
         return []
     ran_us = ints(status, "ran_us")
@@ -266,6 +284,8 @@ def _count_fault(
     if not end.is_fault:
         faults.pop(position, None)
         return
+    # `not_before` is when this try was allowed to start. It is in the record, so the count survives a
+    # change of the leader without another field.
     lasted = now.ms - int(draft["not_before"][position]) >= FAULT_RESET_MS
     faults[position] = 1 if lasted else faults.get(position, 0) + 1
 
@@ -274,6 +294,7 @@ def _decide_retry(spec: JobSpec, draft: Draft[TaskBlock], index: int, end: Attem
     """Outcome of an ended attempt. A scaled-down task is retried once the job is scaled up again."""
     position = index % BLOCK_TASKS
     failures, wanted = int(draft["failures"][position]), bool(draft["state"][position] == _WANTED)
+    # An at-most-once task has no next attempt that a later scale-up could place: it ends as canceled.
     wanted &= not (spec.is_scaled_down(index) and spec.run is RunMode.AT_MOST_ONCE)
     return (decide_restart if spec.is_service else decide_retry)(spec, end, failures, wanted)
 
@@ -285,10 +306,13 @@ def _apply_outcome(
     spec, position = job.spec, index % BLOCK_TASKS
     before = TaskState(draft["state"][position])
     tries, failures = int(draft["wanted"][position]), int(draft["failures"][position])
+    # The number of a try has a bounded column. Faults of the cluster cost no retry, so only this bound
+    # ends a task that never stops being lost.
     if outcome.event is TaskEvent.RETRY and tries >= TRIES_MAX:
         outcome = RetryOutcome(
             TaskEvent.RETRIES_EXHAUSTED, reason=f"tried {TRIES_MAX} times, which is the most"
         )
+    # The stop was ordered because of the deadline. The result says so, not that a user canceled the task.
     if outcome.event in _STOPPED and job.verdict is not None and job.verdict.ends:
         outcome = RetryOutcome(TaskEvent.TIMED_OUT, reason=job.verdict.reason)
     draft["state"][position] = step(TASK, before, outcome.event)
@@ -297,6 +321,8 @@ def _apply_outcome(
         # is the retry.
         draft["wanted"][position] = tries + 1
         draft["failures"][position] = min(failures + outcome.counts_as_retry, TRIES_MAX)
+        # The try is part of the name: the jitter differs from try to try, and tasks
+        # that fail together spread out.
         name = f"{spec.id}/{index}/{tries}"
         retry = SERVICE_BACKOFF if spec.is_service else spec.retry
         delay_ms = (
@@ -362,6 +388,7 @@ def _wait_for_dependencies(spec: JobSpec) -> Plan:
 
 def _result_event(job: JobView) -> JobEvent:
     counts = job.task_counts.as_dict()
+    # Ranked by severity: one failed task makes a failed job, even if others timed out or were canceled.
     if counts["failed"] or counts["lost"]:
         return JobEvent.SOME_FAILED
     if counts["timed_out"]:

@@ -55,10 +55,15 @@ def run_due(view: View, cron: CronRecord, offset: Offset, now: Instant) -> Plan:
     """
     schedule = parse(cron.schedule)
     last_ms = status_of(view, cron).last_ms
+    # No instant is skipped for lack of room: `last_ms` does not advance, so these become missed instants,
+    # which the `missed` policy handles later.
     if view.unfinished >= JOBS_WAITING_MAX or view.disk_low:
         return wake_at(now.ms + CRON_CHECK_MS)
+    # Bounded: after a server was down for a year, a cron of every minute must not enumerate half a
+    # million instants in one decision.
     forgotten_ms = max(last_ms, now.wall_ms - CRON_MISSED_MS)
     due = between(schedule, offset, forgotten_ms // MINUTE_MS, now.wall_ms // MINUTE_MS)
+    # With `last_ms`: while the wall clock is behind the last handled instant, nothing is due before it.
     wake_at_ms = _next_check_ms(next_after(schedule, offset, max(last_ms, now.wall_ms) // MINUTE_MS), now)
     if not due:
         return wake_at(wake_at_ms)
@@ -77,6 +82,7 @@ def run_due(view: View, cron: CronRecord, offset: Offset, now: Instant) -> Plan:
 
 def choose_runs(missed: MissedRuns, due_ms: list[int], wall_ms: int) -> ChosenRuns:
     """Choose runs by the `missed` policy; an instant that is only a little late is not missed."""
+    # A busy loop or a change of the leader delays the check by seconds. That alone must not count as missed.
     in_time = [at for at in due_ms if wall_ms - at <= CRON_LATE_MS]
     runs = {
         MissedRuns.SKIP: in_time,
@@ -95,6 +101,8 @@ def _next_check_ms(instant: int | None, now: Instant) -> int:
 def _on_invalid_zone(view: View, cron: CronRecord, problem: str, now: Instant) -> Plan:
     """Report the invalid zone once, and keep checking."""
     runs = CronRunBatch(view, cron, now)
+    # The time zone database of the machine may be repaired at any time, so it is checked
+    # again, without an event per check.
     if runs.status.reason == problem:
         return wake_at(now.ms + CRON_CHECK_MS)
     runs.skip(0, problem)

@@ -15,6 +15,8 @@ from rota.rules.reconciler_names import ReconcilerName
 
 def _on_job_status(status: JobStatus) -> Iterable[str]:
     """Wake for a job that starts to wait, and for an ended one that others may depend on."""
+    # A job that starts to wait is decided immediately: its dependencies may have ended before it was
+    # submitted, and then no later record would wake it.
     return (status.id,) if status.ended or status.state is JobState.WAITING else ()
 
 
@@ -37,6 +39,8 @@ def decide_waiting(view: View, job: JobView, now: Instant) -> Plan:
     unmet = 0
     for dependency in job.spec.after:
         match dependency.is_met(state_of(view, dependency.job)):
+            # One dependency that can no longer be met decides, regardless of the others:
+            # the job would wait for nothing.
             case False:
                 return _end_unmet(view, job, dependency, now)
             case None:

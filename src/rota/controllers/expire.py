@@ -48,6 +48,8 @@ def expire_jobs(view: View, rules: JobRetention, now: Instant) -> Plan:
     jobs = _jobs_to_expire(view, rules, now)
     deleted = list(islice(view.ended_jobs.orphans, EXPIRE_BATCH))
     forgotten = list(islice(_expired_tombstones(view.ended_jobs, now), EXPIRE_BATCH))
+    # Bounded by jobs and by records: a job of a million tasks has thousands of records, and one commit of all
+    # of them would delay every other request.
     records = sum(map(len, jobs.values()))
     is_full = max(len(jobs), len(deleted), len(forgotten)) == EXPIRE_BATCH or records >= EXPIRE_RECORDS
     wake_at_ms = now.ms + (NEXT_BATCH_MS if is_full else CHECK_MS)
@@ -72,6 +74,7 @@ def _jobs_to_expire(view: View, rules: JobRetention, now: Instant) -> dict[JobId
     for job in _expired(view.ended_jobs, rules, now):
         if len(found) >= EXPIRE_BATCH or records >= EXPIRE_RECORDS:
             break
+        # A waiting job still needs the result of its dependency. It expires once nothing depends on it.
         if not view.dependents(job):
             found[job] = keys_of(view.jobs[job])
             records += len(found[job])
@@ -80,6 +83,8 @@ def _jobs_to_expire(view: View, rules: JobRetention, now: Instant) -> dict[JobId
 
 def _expired(ended_jobs: EndedJobs, rules: JobRetention, now: Instant) -> Iterator[JobId]:
     """Expired jobs, each once: too old, past their own retention, then the excess over the maximum count."""
+    # Age comes first: what is deleted by age does not count towards the excess, so no
+    # younger job is deleted in its place.
     expired: set[JobId] = set()
     for job in chain(_aged(ended_jobs, rules, now), ended_jobs.due(now.ms)):
         expired.add(job)
@@ -91,6 +96,7 @@ def _expired(ended_jobs: EndedJobs, rules: JobRetention, now: Instant) -> Iterat
 
 def _aged(ended_jobs: EndedJobs, rules: JobRetention, now: Instant) -> Iterator[JobId]:
     for job, ended_ms in ended_jobs.ended.items():
+        # The jobs are in the order of their ends, so the first one that is young enough ends the search.
         if ended_ms + rules.age_ms > now.ms:
             return
         yield job
@@ -99,6 +105,8 @@ def _aged(ended_jobs: EndedJobs, rules: JobRetention, now: Instant) -> Iterator[
 def _expired_tombstones(ended_jobs: EndedJobs, now: Instant) -> Iterator[JobId]:
     excess = len(ended_jobs.tombstones) - TOMBSTONES_MAX
     for position, (job, tombstone) in enumerate(ended_jobs.tombstones.items()):
+        # In the order of deletion. Beyond the maximum the oldest ones are dropped early: memory is bounded
+        # first, and idempotency is kept for as long as that allows.
         if position >= excess and tombstone.at_ms + TOMBSTONE_MS > now.ms:
             return
         yield job

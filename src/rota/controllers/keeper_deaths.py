@@ -44,19 +44,26 @@ def evaluate_death(view: View, block: BlockRecords, position: int, now: Instant)
     """Record the death that ended a task's current attempt, and decide whether it is suspect."""
     task, job = block.task, block.task.job
     node = block.attempt.nodes[ints(block.attempt, "node")[position]]
+    # Old deaths lapse: a service that runs for months meets three dead keepers without being their cause.
     known = (death for death in task.deaths.get(position, ()) if death.ms > now.ms - BLAME_MS)
     deaths = (*known, KeeperDeath(node, ints(block.status, "ended_at_ms")[position], now.ms))
+    # Cheap test first: the comparison with other jobs scans all of them.
     if len(deaths) < QUARANTINE_KEEPER_DEATHS:
         return DeathEvaluation(deaths)
     others = list(_other_jobs(view, job))
+    # The culprit of these deaths is in quarantine already. Counting them would hold its neighbours, too.
     explained = frozenset[_DeathKey]().union(*(other.deaths for other in others if other.is_held))
     left = tuple(death for death in deaths if _death_key(death) not in explained)
     if len(left) < QUARANTINE_KEEPER_DEATHS:
         return DeathEvaluation(left)
     tied = [other for other in others if other.deaths.issuperset(map(_death_key, left))]
+    # Another job was present at exactly the same deaths. The backoff restarts the two at different times, so
+    # the next deaths are likely to separate them.
     if tied and len(left) < QUARANTINE_KEEPER_DEATHS_TIED:
         return DeathEvaluation(left)
     started_at_ms = ints(block.status, "started_at_ms")[position]
+    # The backoff did not separate them, as on the only node of a cluster. The one that started last is
+    # blamed, so that one job is held and not all of them.
     return DeathEvaluation(left, is_suspect=all(other.started_at_ms <= started_at_ms for other in tied))
 
 
@@ -85,6 +92,7 @@ def _other_job(entry: JobView) -> _OtherJob:
             is_held |= task.state[position] == _HELD
             if status is None or attempt is None or status.causes.get(position) != EndCause.KEEPER_DIED:
                 continue
+            # Blocks are decided one after another: the other job may not have recorded this last death yet.
             if status.state[position] == _LOST:
                 node = attempt.nodes[ints(attempt, "node")[position]]
                 deaths.add((node, ints(status, "ended_at_ms")[position]))

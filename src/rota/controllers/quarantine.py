@@ -49,6 +49,7 @@ class Blame:
         now_ms, attempt = self._now.ms, self._block.attempt
         known, times_ms = self.lost_nodes.get(position, ()), self.lost_at_ms.get(position, ())
         both = zip(known, times_ms, strict=True)
+        # Blame lapses: over months a long-running task sees nodes fail that it had no part in.
         lately = {node: at_ms for node, at_ms in both if at_ms > now_ms - BLAME_MS}
         # By node: one that restarts often counts once, or a single bad machine would quarantine its tasks.
         lately[attempt.nodes[ints(attempt, "node")[position]]] = now_ms
@@ -95,8 +96,10 @@ class _HeldTasks:
         released = {} if job.intent is None else job.intent.release
         held = [at for at, state in enumerate(task.state) if state == _HELD]
         first = task.block * BLOCK_TASKS
+        # A release names the try it releases. One that was meant for an earlier hold does not end this one.
         self.released = [at for at in held if released.get(first + at) == tries[at]]
         left = [at for at in held if at not in self.released]
+        # Bounded: a job with a held task that no user looks at must not stay unfinished for ever.
         self.expired = [at for at in left if until[at] <= now.ms]
         self.until_ms = min((until[at] for at in left), default=None)
         self._task, self._now = task, now

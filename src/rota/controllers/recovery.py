@@ -52,6 +52,8 @@ def ask_recovery_controller(
     decisions: dict[int, TaskEvent] = {}
     taken_over: list[int] = []
     for at in lost:
+        # The loss is in the block with its times, so a new leader continues the
+        # notices and does not restart them.
         before = block.task.losses.get(at) or Loss(number[at], now.ms, now.ms, times=0)
         # Decisions name an attempt number: a late or repeated one cannot decide about a newer attempt.
         decision = None if job.answers is None else job.answers.on(first + at, number[at])
@@ -69,6 +71,7 @@ def ask_recovery_controller(
 
 def _controller_losses(spec: JobSpec, block: BlockRecords, ended: Iterable[int]) -> list[int]:
     """Positions the controller decides about; an at-most-once task ends as lost regardless."""
+    # There is nothing to decide about an at-most-once task: it may have run, so it is never started again.
     if spec.recovery_controller is None or spec.run is RunMode.AT_MOST_ONCE:
         return []
     task, attempt, status = block
@@ -97,10 +100,14 @@ def _takeover_at_ms(view: View, spec: JobSpec, loss: Loss) -> int | None:
     absent_ms = view.presence.absent_since(spec.recovery_controller or "")
     if spec.when_no_controller is WhenControllerAbsent.WAIT or absent_ms is None:
         return None
+    # From the later of both: a controller that was connected when the task was lost gets its full time after
+    # it disconnected, and after a restart of the server every controller counts as absent from then on.
     return max(loss.since_ms, absent_ms) + _wait_ms(spec)
 
 
 def _with_notice(loss: Loss, now: Instant) -> Loss:
+    # Repeated for as long as the loss stands: an event may have been lost with a crash of the
+    # controller after it was acknowledged.
     due = loss.times == 0 or now.ms >= next_notice_at_ms(loss.told_ms, loss.times)
     return Loss(loss.attempt, loss.since_ms, now.ms, loss.times + 1) if due else loss
 

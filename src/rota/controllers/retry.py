@@ -41,6 +41,7 @@ def decide_restart(spec: JobSpec, end: AttemptEnd, failures: int, wanted: bool) 
         return RetryOutcome(TaskEvent.STOPPED)
     match end.state:
         case AttemptState.SUCCEEDED | AttemptState.FAILED | AttemptState.TIMED_OUT:
+            # Failures of an older version do not slow down the first start of the newer one.
             return RetryOutcome(TaskEvent.RETRY, counts_as_retry=not end.is_outdated)
         case AttemptState.STOPPED | AttemptState.LOST:
             return RetryOutcome(TaskEvent.QUARANTINED if end.is_suspect else TaskEvent.RETRY)
@@ -62,6 +63,8 @@ def _decide_without_loss(spec: JobSpec, end: AttemptEnd, failures: int, wanted: 
             return RetryOutcome(TaskEvent.TIMED_OUT)
         case AttemptState.STOPPED:  # by request, or preempted
             return RetryOutcome(
+                # A desired at-most-once task that was preempted is lost, not canceled:
+                # no user asked for its end.
                 TaskEvent.RETRY if may_retry else TaskEvent.NODE_LOST if wanted else TaskEvent.STOPPED
             )
         case AttemptState.LOST:  # no longer desired: a desired one is a loss
@@ -74,12 +77,15 @@ def _decide_without_loss(spec: JobSpec, end: AttemptEnd, failures: int, wanted: 
 
 def backoff_ms(retry: Retry, failures: int, name: str) -> int:
     """Exponential backoff with jitter derived from the name, so that every leader computes the same delay."""
+    # The shift is bounded: services fail without limit, and an unbounded shift
+    # would make numbers of any length.
     whole_ms = min(retry.delay_max_ms, retry.delay_ms << min(failures, 32))
     return whole_ms - whole_ms * retry.jitter_percent * (crc32(name.encode()) % 1000) // 100_000
 
 
 def fault_backoff_ms(faults: int, name: str) -> int:
     """Backoff after this many consecutive faults of the cluster: none after the first, then it doubles."""
+    # No delay after the first fault: tasks of a lost node are placed elsewhere immediately.
     return 0 if faults <= 1 else backoff_ms(_FAULT_BACKOFF, faults - 2, name)
 
 
@@ -87,10 +93,12 @@ def _decide_own_failure(retry: Retry, end: AttemptEnd) -> RetryOutcome:
     """Retries are left: decide by `retry_on` and `fail_on` whether this failure is retried."""
     timed_out = end.state is AttemptState.TIMED_OUT
     final_event = TaskEvent.TIMED_OUT if timed_out else TaskEvent.RETRIES_EXHAUSTED
+    # `fail_on` precedes `retry_on`: it names what a further try cannot change.
     if end.signal == 0 and not timed_out and end.exit_code in retry.fail_on:
         return RetryOutcome(
             final_event, reason=f"exit {end.exit_code}, and by its fail_on that is not tried again"
         )
+    # A timeout is retried only on request: the same work would most likely take as long again.
     if _is_retryable(retry, end) or not (retry.is_choosy or timed_out):
         return RetryOutcome(TaskEvent.RETRY, counts_as_retry=True)
     return RetryOutcome(

@@ -43,6 +43,8 @@ def decide(view: View, key: str, now: Instant) -> Plan:
         deleted = [
             index
             for node, index in job.task_by_node.items()
+            # A node that is only lost may return and keeps its task. A deleted one gets a
+            # new id if it ever joins again.
             if node not in view.nodes and _is_pending(job, index)
         ]
         if deleted:

@@ -74,6 +74,7 @@ def decide(chaos: ChaosState, ready: Mapping[str, bool], now_ms: int) -> ChaosSt
     chaos = replace(chaos, outages=tuple(outage for outage in chaos.outages if outage.until_ms > now_ms))
     harm = None
     if now_ms >= chaos.next_at_ms:
+        # A node that is healed in this step is not harmed again in it: its recovery would not be seen.
         healed_now = [act.node for act in over]
         harm = _choose(chaos, [name for name in _healthy(chaos, ready) if name not in healed_now])
         chaos = _after(chaos, harm, now_ms)
@@ -88,10 +89,13 @@ def _healthy(chaos: ChaosState, ready: Mapping[str, bool]) -> list[str]:
 
 def _choose(chaos: ChaosState, healthy: list[str]) -> ChaosAct | None:
     """Choose a fault; each kind comes once before any comes twice."""
+    # One node stays healthy, so that work always has a place to go.
     if len(healthy) <= _HEALTHY_MIN:
         return None
     round_number, position = divmod(chaos.number, len(ChaosKind))
     kind = _shuffled(f"{chaos.seed}/kinds/{round_number}", ChaosKind)[position]
+    # By a hash of seed and number, without a generator: a repeated seed gives the same faults
+    # although nodes recover at other times.
     node = _shuffled(f"{chaos.seed}/nodes/{chaos.number}", healthy)[0]
     seconds = chaos.pace * _between(f"{chaos.seed}/outage/{chaos.number}", *OUTAGE_SECONDS)
     return ChaosAct(kind, node, seconds)

@@ -31,6 +31,7 @@ async def run_chaos(engine: Engine, nodes: list[DevNode], options: ChaosOptions)
                     await _heal_act(by_name[act.node], act)
                 if step.harm is not None:
                     await _harm(by_name[step.harm.node], step.harm)
+                # After the faults: an agent that chaos has just killed is expected to be dead.
                 await _revive(nodes, plan)
                 for sentence in effects.moved():
                     _print("rota", sentence)
@@ -96,6 +97,7 @@ def _reporting(engine: Engine) -> Iterator[ChaosReport]:
 
     def on_commit(committed: Committed) -> None:
         if is_active and committed.events:
+            # Read at the commit: a node that is deleted later still has its name in the sentence.
             names = {node: entry.spec.name for node, entry in engine.mirror.nodes.items()}
             for sentence in effects.sentences(committed.events, names):
                 _print("rota", sentence, committed.wall_ms)

@@ -190,6 +190,7 @@ async def _with_chaos(
     async with asyncio.TaskGroup() as tasks:
         chaos_task = tasks.create_task(run_chaos(server.engine, nodes, options))
         yield
+        # Before the nodes leave: a frozen node could not be asked to.
         chaos_task.cancel()
 
 

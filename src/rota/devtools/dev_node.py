@@ -72,6 +72,7 @@ class DevNode:
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         # The port may differ from the last run.
         (self.directory / "server").write_text(self._server.addresses.agent + "\n")
+        # Two agents of one directory would be two machines with one identity.
         await _end_leftover_agent(self.directory)
         with open_private(self.directory / "agent.log") as log:
             self._agent = await asyncio.create_subprocess_exec(
@@ -108,6 +109,7 @@ class DevNode:
 
     def ask_to_leave(self) -> None:
         """Ask the agent to leave, or to end if it is not connected and cannot deregister."""
+        # An agent that is not connected cannot deregister, and would wait for its server until the timeout.
         self.signal_agent(signal.SIGINT if self.is_ready else signal.SIGTERM)
 
     async def has_left(self) -> None:

@@ -49,6 +49,7 @@ class Relay:
 
     async def _relay(self, from_node: asyncio.StreamReader, node: asyncio.StreamWriter) -> None:
         with contextlib.ExitStack() as closing:
+            # Aborted, not closed: a close would wait until buffered bytes are sent, which a cut prevents.
             closing.callback(node.transport.abort)
             try:
                 from_server, server = await asyncio.open_connection(self._host.strip("[]"), int(self._port))
@@ -71,6 +72,7 @@ async def relay_to(target: str) -> AsyncIterator[Relay]:
         try:
             yield relay
         finally:
+            # First no new connections, then the end of the old ones.
             listener.close()
             relay.break_all()
 

@@ -34,6 +34,7 @@ class JobAdoption(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def jobs_before(epoch: int) -> int:
     """The highest job or node number that a server of an earlier epoch may have given out."""
+    # Each epoch has a range of its own: without records this server cannot know which numbers were given out.
     return epoch % EPOCHS_NUMBERED * JOBS_PER_EPOCH
 
 

@@ -70,6 +70,8 @@ class AffinityIndex:
             if self._leave(repulsion):
                 del self.holders[repulsion]
                 self._repulsions.remove(repulsion[0], repulsion[1].jobs, repulsion)
+                # The last job with this term is gone: jobs that it kept off may start, and
+                # no counter changes for that.
                 self.changes.add(repulsion)
         self.version += 1
 
@@ -122,6 +124,7 @@ class _ByLabels(Generic[Name]):
         self._others: dict[str, dict[Name, Constraint]] = {}  # by namespace
 
     def add(self, namespace: str, jobs: Constraint, name: Name) -> None:
+        # Such a constraint holds for an open set of values, so it cannot be indexed by value and is tested.
         if jobs.op not in _BY_VALUE:
             self._others.setdefault(namespace, {})[name] = jobs
             return

@@ -85,6 +85,7 @@ class ClusterIntent(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def pause_ms(self, failures: int) -> int:
         """The backoff of its provider after this many failures in a row."""
+        # The shift is bounded: failures are counted without limit.
         return min(round(self.pause_seconds * 1000) << min(failures, 16), PROVIDER_PAUSE_LAST_MS)
 
     @property
@@ -131,6 +132,7 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def gave(self, machine: str) -> bool:
         """Whether it ever requested a machine of that name."""
+        # Cut to a bounded length before it is parsed: the text comes from a provider.
         number = machine.removeprefix(f"{self.name}-")[:_NUMBER_DIGITS_MAX]
         is_number = number.isascii() and number.isdecimal() and machine == f"{self.name}-{int(number)}"
         return is_number and 0 < int(number) <= self.made
@@ -152,6 +154,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
         A machine requested before the last backoff belongs to the failure that was counted then.
         """
+        # Machines of one step fail one after the other: counted singly, a large step would
+        # use up all tries of its provider.
         if asked_ms < self.paused_until_ms:
             return self.because(reason)
         until_ms = now_ms + pause_ms
@@ -163,6 +167,8 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         """This record with one more copy counted, and the record of that copy."""
         number = self.copies + 1
         name, like = f"{self.name}.{number + 1}", self.name
+        # With the labels that machines of the original had: jobs that need them can be
+        # assigned before its first node joins.
         made = ClusterRecord(name, ClusterState.REQUESTED, since_ms=now_ms, like=like, found=self.found)
         return msgspec.structs.replace(self, copies=number, copied_ms=now_ms), made
 

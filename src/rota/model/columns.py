@@ -40,6 +40,7 @@ def widened(record: B, size: int) -> B:
     first, width = next(iter(widths.items()))
     if len(getattr(record, first)) >= size * width:
         return record
+    # A job may grow after the record was written; the zero of every column means "nothing happened yet".
     longer = {name: getattr(record, name).ljust(size * widths[name], b"\0") for name in widths}
     return msgspec.structs.replace(record, **longer)
 
@@ -129,6 +130,8 @@ class Draft(Generic[B]):
         array, at = self[name], indexer(positions)
         try:
             array[at] = values
+        # Values come from nodes and may be anything. Clamped rather than refused: one absurd number
+        # must not cost a node all its reports.
         except OverflowError:
             bounds = np.iinfo(array.dtype)
             array[at] = [min(max(value, int(bounds.min)), int(bounds.max)) for value in values]

@@ -27,6 +27,8 @@ class Dependency(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def is_met(self, state: JobState | None) -> bool | None:
         """Whether it is met; None: undecided. A state of None is a deleted job, which must have ended."""
+        # Only ended jobs can be deleted, and not while others wait for them: a missing job
+        # has ended, but how is unknown.
         if state is not None and state not in JOB_ENDS:
             return None
         match self.on:

@@ -66,12 +66,16 @@ class EndedJobs:
     def due(self, now_ms: int) -> Iterator[JobId]:
         """Jobs whose own retention time has passed, in any order, without visiting the others."""
         seen: set[JobId] = set()
+        # Walks the heap from its root and stops at entries that are not due, so
+        # that a check costs what is due.
         places = [0]
         while places:
             place = places.pop()
             if place >= len(self._due) or self._due[place][0] > now_ms:
                 continue
             until_ms, job = self._due[place]
+            # Void entries of deleted jobs stay in the heap until it is rebuilt: removing one
+            # from the middle would cost more.
             if self.retained_until.get(job) == until_ms and job not in seen:
                 seen.add(job)
                 yield job
@@ -86,6 +90,8 @@ class EndedJobs:
         largest = [(-len(ours.plain) - len(ours.kept), name) for name, ours in self._ended_in.items()]
         heapify(largest)
         while largest:
+            # Always from the largest namespace: by age alone, one tenant with many short jobs would
+            # push out the results of all others.
             left, name = largest[0]
             yield next(queues[name])
             if left == -1:
@@ -104,6 +110,7 @@ class EndedJobs:
             heapify(self._due)
         if job in self._series_of:
             self._forget_success(job, self._series_of.pop(job))
+        # Deleted by its user, without a tombstone: the key has to be forgotten a day later all the same.
         if job in self.key_of and job not in self.tombstones:
             self.orphans[job] = None
 

@@ -205,9 +205,12 @@ TASK: Table[TaskState, TaskEvent] = {  # owner: controllers
     (_T.HELD, _TE.STOPPED): _T.CANCELED,
     (_T.HELD, _TE.TIMED_OUT): _T.TIMED_OUT,
     (_T.UNWANTED, _TE.SUCCEEDED): _T.SUCCEEDED,  # it ended before the stop reached it
+    # An end that came before the stop counts as it was: a result is never replaced by a cancellation.
     (_T.UNWANTED, _TE.RETRIES_EXHAUSTED): _T.FAILED,
     (_T.UNWANTED, _TE.TIMED_OUT): _T.TIMED_OUT,
     (_T.UNWANTED, _TE.STOPPED): _T.CANCELED,
+    # Nothing is left to stop, and no user waits for its result: without this the job
+    # would be canceling for ever.
     (_T.UNWANTED, _TE.NODE_LOST): _T.CANCELED,
 }
 
@@ -258,8 +261,11 @@ NODE: Table[NodeState, NodeEvent] = {  # owner: watcher; the only table with a w
     (_N.SUSPECT, _NE.HELLO): _N.READY,
     (_N.SUSPECT, _NE.LOST_TIMEOUT): _N.LOST,
     (_N.SUSPECT, _NE.LEFT): _N.LEFT,
+    # Lost is a judgement from silence, and a partition heals. Its attempts were replaced,
+    # and are stopped as superseded.
     (_N.LOST, _NE.HELLO): _N.READY,
     (_N.LOST, _NE.LEFT): _N.LEFT,
+    # The same machine may be started again with the same identity.
     (_N.LEFT, _NE.HELLO): _N.READY,
 }
 

@@ -51,9 +51,8 @@ class NodeIntent(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: NodeId
     eligibility: Eligibility = Eligibility.OPEN
-    taints: tuple[
-        str, ...
-    ] = ()  # `key` or `key=value`: only tasks that tolerate all of them are placed there
+    # `key` or `key=value`: only tasks that tolerate all of them are placed there.
+    taints: tuple[str, ...] = ()
     drain_by_ms: int | None = None  # cluster time at which running tasks are moved; None: they may end
     drain_all: bool = False  # then also at_most_once tasks, and without the bounds of jobs on evictions
     gone_at_ms: int | None = None  # cluster time of an operator's confirmation that the silent node is lost
@@ -124,6 +123,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def seen_again(self, state: NodeState, since_ms: int, now_ms: int) -> Self:
         status = self.with_state(state, None, since_ms)
+        # Kept in the record: the brake counts silences that ended lately, also under the next leader.
         silence = self.silence_until(now_ms)
         return msgspec.structs.replace(status, silent_at_ms=None, suspect_at_ms=None, last_silence=silence)
 
@@ -139,6 +139,8 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def may_accept_again(self, now: Self) -> bool:
         """Whether a changed status means that it may accept tasks it refused before."""
+        # What a node refused may have depended on any of these. A mere reconnect
+        # changes none, so refusals stand.
         then = (self.boot_id, self.capacity, self.shortage, self.leaving)
         return then != (now.boot_id, now.capacity, now.shortage, now.leaving)
 
@@ -166,6 +168,8 @@ class RefusedHandshake(msgspec.Struct, frozen=True):
 
 def is_plausible_epoch(seen: int, epoch: int) -> bool:
     """Whether a node can have seen that epoch, if its server has this one: the number is not verified."""
+    # A node could claim any number: accepted without a bound, one bad node would use
+    # up the epochs of its cluster.
     return seen - epoch <= EPOCH_AHEAD_MAX
 
 

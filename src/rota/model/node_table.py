@@ -109,6 +109,8 @@ class NodeTable:
         if slot is None:
             slot = self.slot[node] = self._unused.pop() if self._unused else self._append()
             self.ids[slot] = node
+            # Logged even for a reused slot: caches per slot still hold the values of the
+            # node that was there before.
             self._touch(slot)
         self._removed.pop(slot, None)
         return slot
@@ -118,6 +120,8 @@ class NodeTable:
         slot = self.slot[node]
         self.set_open(slot, value=False)
         self.set_expected(slot, value=False)
+        # Attempts on the node end one by one, and each subtracts what it held. If the slot were reused before
+        # the last, they would be subtracted from another node.
         self._removed[slot] = None
         self._release(slot)
 
@@ -159,6 +163,7 @@ class NodeTable:
         self.settled[:, slot] = self.reserved[:, slot]
         for row, amount in settled_rows.items():
             self.settled[row, slot] = amount
+        # Only growth counts: a measurement of less lets no further task fit.
         self.capacity_version += bool((self.free_at(slot) > before).any())
         self.load[slot] = load
         self._touch(slot)
@@ -234,6 +239,7 @@ class NodeTable:
         For cpu no free amount is measured, only a load.
         """
         reserved = self.reserved[:, slots]
+        # Not below zero: resources released since the measurement may still be in use in it.
         since = np.maximum(0, reserved - self.settled[:, slots])
         free: Array = np.minimum(self.measured[:, slots] - since, self.capacity[:, slots] - reserved)
         return free
@@ -283,6 +289,8 @@ class NodeTable:
 
     def _touch(self, slot: int) -> None:
         self.changed.append(slot)
+        # Dropped as a whole: a reader that is behind copies all nodes, which is
+        # cheaper than reading this log.
         if len(self.changed) > max(_LOG_MIN, 4 * len(self.ids)):
             self.forgotten += len(self.changed)
             self.changed.clear()

@@ -158,4 +158,5 @@ def tolerates(tolerate: tuple[str, ...], taints: tuple[str, ...]) -> bool:
 
 def is_repelled(tolerate: tuple[str, ...], taint: str) -> bool:
     """Whether no toleration matches a taint: by the whole taint, by its key alone, or by `*`."""
+    # By the whole taint or its key: tolerating one value must not tolerate the others of that key.
     return not {"*", taint, taint.partition("=")[0]} & set(tolerate)

@@ -20,6 +20,7 @@ class ChangeLog(Generic[T]):
 
     def add(self, entry: T) -> None:
         self._entries.append(entry)
+        # Half at a time, so that the cost per entry is constant. A reader that was left behind starts over.
         if len(self._entries) > self._entries_max:
             count = len(self._entries) // 2
             del self._entries[:count]

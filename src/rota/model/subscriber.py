@@ -36,6 +36,8 @@ class SubscriberPresence:
         self._streams[name] = self._streams.get(name, 0) + 1
 
     def disconnected_one(self, name: str, now_ms: int) -> None:
+        # Counted, not a flag: a subscriber that reconnects opens the new stream before the server
+        # notices the end of the old one.
         streams = self._streams.pop(name, 0) - 1
         if streams > 0:
             self._streams[name] = streams

@@ -315,6 +315,8 @@ def keys_of_node(node: NodeId) -> tuple[Key, ...]:
 def keys_of(job: JobView) -> list[Key]:
     """The keys of all records of a job except its submit key."""
     name = job.spec.id
+    # Every record of a job has to be named here: one that is left behind would be
+    # attached to nothing after a reload.
     decided = ("cluster", "status", "verdict", "unplaceable")
     parts = ("spec", "wish", *decided, "answers", "former", "rollout", "adoption")
     blocks = {"pin": job.pins, "task": job.tasks, "attempt": job.attempts, "status": job.statuses}

@@ -40,6 +40,8 @@ class CronRunBatch:
         self._cron = cron
         self._now = now
         self._live = live_runs(view, self.status)
+        # Numbered here and written once with the jobs: several runs in one transaction
+        # each need a number of their own.
         self._number = view.counters.jobs
         self._started_usage = NamespaceUsage()  # usage of the jobs of this transaction
         self._puts: list[Record] = []
@@ -55,6 +57,7 @@ class CronRunBatch:
             spec = within_bounds(self._view, spec, ("priority",), self._started_usage)
         except Rejected as problem:
             return SkippedRun(str(problem), problem.hint)
+        # Only after the bounds were checked: a run that cannot start must not cancel the one that runs.
         if self._live and self._cron.overlap is Overlap.REPLACE:
             self._cancel(self._cron.child_name(instant_ms))
         self._submit(spec, instant_ms)
@@ -79,6 +82,7 @@ class CronRunBatch:
         deletes: list[Key] = []
         for run in expired:
             job = self._view.jobs.get(run.job)
+            # An ended job may have expired already by the retention of all jobs.
             deletes += [] if job is None else keys_of(job)
         status = msgspec.structs.replace(self.status, runs=runs)
         counters = Counters(self._number, self._view.counters.nodes)
@@ -119,6 +123,8 @@ class CronRunBatch:
         for job in self._live:
             entry = self._view.jobs.get(job)
             intent = None if entry is None else entry.intent
+            # Jobs of this transaction are not in the view yet. One that is being
+            # canceled keeps its first reason.
             if entry is not None and (intent is None or not intent.cancel):
                 replaced = msgspec.structs.replace(
                     intent or JobIntent(job), cancel=True, reason=f"replaced by {by}", at_ms=self._now.ms

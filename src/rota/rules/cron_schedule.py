@@ -74,6 +74,7 @@ def parse(text: str) -> Schedule:
     schedule = Schedule(
         tuple(sorted(minutes)), tuple(sorted(hours)), days, months, found, restricted, by_time
     )
+    # 31 February is refused at submit: such a cron would search nine years of days at every check.
     if next_after(schedule, lambda _: 0, 0) is None:
         raise BadField("schedule", f"'{text[:60]}' names a day that never comes", "write a day its month has")
     return schedule
@@ -82,6 +83,7 @@ def parse(text: str) -> Schedule:
 def next_after(schedule: Schedule, offset: Offset, after: int) -> int | None:
     """The first instant later than `after`; None: none within SEARCHED_DAYS."""
     today = (after + offset(after)) // DAY_MINUTES
+    # From the day before: near midnight a change of the clock can move an instant into the next day.
     for day in range(today - 1, today + SEARCHED_DAYS):
         if not _is_planned(schedule, day):
             continue
@@ -116,6 +118,7 @@ def between(schedule: Schedule, offset: Offset, after: int, until: int) -> list[
         return []
     first = (after + offset(after)) // DAY_MINUTES - 1
     last = (until + offset(until)) // DAY_MINUTES + 1
+    # A set: at a clock change two local times may map to the same instant, which must run once.
     found = {at for day in range(first, last + 1) for at in _of_day(schedule, offset, day)}
     return sorted(at for at in found if after < at <= until)
 

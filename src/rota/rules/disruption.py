@@ -73,6 +73,8 @@ class SilentNodes:
         ended: list[tuple[int, int]] = []
         for node, entry in view.nodes.items():
             status = entry.status
+            # Nodes that went on purpose are no sign of a partition, and would dilute
+            # the share of silent ones.
             if status is None or status.state is NodeState.LEFT or entry.revoked:
                 continue
             if status.silent_at_ms is not None:
@@ -101,6 +103,8 @@ class SilentNodes:
         silent = self._together[bisect_left(self._silent, (at_ms, node))]
         early_ms, late_ms = at_ms - BRAKE_WINDOW_MS, at_ms + BRAKE_WINDOW_MS
         lost = bisect_right(self._lost_ms, late_ms) - bisect_left(self._lost_ms, early_ms)
+        # Nodes lost in this window still count: as they are declared lost, the share must
+        # not shrink and release the brake.
         of = self._present + lost
         if not _is_many(silent, of):
             return BrakeState(BrakeLevel.OFF, silent, of)
@@ -113,6 +117,7 @@ class SilentNodes:
         When nodes that fell silent with it return, its grace period restarts: it may be about to return too.
         """
         at_ms = _silent_at_ms(node)
+        # An operator's word overrides the brake: it is what a stopped brake waits for.
         if at_ms is None or is_confirmed_gone(node):
             return 0
         if (at_ms, node.spec.id) not in self:
@@ -128,6 +133,8 @@ class SilentNodes:
             case BrakeLevel.SLOWED:
                 first = bisect_left(self._at_ms, at_ms - BRAKE_WINDOW_MS)
                 position = at - first
+                # Derived from stored times and not from a counter, so that a new leader
+                # continues at the same pace.
                 slowed_ms = self._at_ms[first] + lost_ms + position // brake.at_once * BRAKE_STEP_MS
                 return max(slowed_ms, grace_ends_ms)
             case BrakeLevel.STOPPED:
@@ -158,6 +165,8 @@ def is_confirmed_gone(node: NodeView) -> bool:
     if node.revoked:
         return True
     at_ms, confirmed_ms = _silent_at_ms(node), None if node.intent is None else node.intent.gone_at_ms
+    # A confirmation holds for the silence it was given in: after the node has returned,
+    # it says nothing about the next.
     return at_ms is not None and confirmed_ms is not None and confirmed_ms > at_ms
 
 
@@ -166,6 +175,7 @@ def _silent_at_ms(node: NodeView) -> int | None:
 
 
 def _is_many(silent: int, of: int) -> bool:
+    # Both: in a cluster of three nodes one dead machine is a third of all, and no sign of a partition.
     return silent >= BRAKE_NODES and silent * 100 >= of * BRAKE_SLOW_PERCENT
 
 

@@ -18,6 +18,8 @@ class MoveWindow(NamedTuple):
 def move_window(move: MoveOrder, task: TaskBlock | None, position: int) -> MoveWindow | None:
     """The window of the task at this position of its block; None: a later try than the moved one is due."""
     wanted = 0 if task is None else ints(task, "wanted")[position]
+    # The moved try has been started and has ended since; the move is finished, and a
+    # retry is placed like any other.
     if wanted > move.tries + 1:
         return None
     not_before_ms = 0 if task is None else ints(task, "not_before")[position]

@@ -22,6 +22,7 @@ _ASK = "ask an operator, who sets it by: rota namespace set"
 def bounds_of(view: View, namespace: str) -> NamespaceBounds:
     """The configured bounds; namespaces other than `default` have built-in ones where nothing is set."""
     given = view.namespaces.get(namespace, NamespaceRecord(namespace)).bounds
+    # Small installations use only `default`, where the bounds of the whole server are enough.
     if namespace == DEFAULT:
         return given
     return msgspec.structs.replace(
@@ -49,6 +50,7 @@ def within_static_bounds(view: View, spec: JobSpec, stated: Collection[str]) -> 
     """The same without a check of current usage, as for the template of a cron."""
     bounds = bounds_of(view, spec.namespace)
     highest = bounds.priority
+    # A priority that the user did not write is a default, and must not make every submit fail.
     if highest is not None and "priority" not in stated and spec.priority > highest:
         spec = msgspec.structs.replace(spec, priority=highest)
     if bounds.clusters is not None and spec.cluster is None and len(bounds.clusters) == 1:
@@ -62,6 +64,7 @@ def within_static_bounds(view: View, spec: JobSpec, stated: Collection[str]) -> 
 def check_update(view: View, old: JobSpec, new: JobSpec) -> None:
     """Raises if an update takes a job beyond the bounds, or further beyond them."""
     bounds = bounds_of(view, new.namespace)
+    # Only what grows is checked: after an operator has set a lower bound, existing jobs can still be updated.
     if new.priority > old.priority:
         _refuse_priority(bounds, new)
     _refuse_tolerations(bounds, new, [taint for taint in new.tolerate if taint not in old.tolerate])

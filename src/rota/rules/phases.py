@@ -118,6 +118,8 @@ def _task_phase(
             hold = _LOOKAHEAD if attempt.flags[at] & LOOKAHEAD and state < _ACCEPTED else _RESERVED
             if attempt.flags[at] & EVICTED:
                 phase, hold = _STOPPING, _UNTIL_STOPPED if hold == _RESERVED else hold
+        # Compared by try: after a retry was decided, this attempt is of an older
+        # one, and the task is pending.
         elif state < _REFUSED and (task is None or ints(task, "wanted")[at] == ints(attempt, "tries")[at]):
             phase = _RUNNING  # ended, and the controllers have not decided yet
     if task is not None and at in task.losses:

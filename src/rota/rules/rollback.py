@@ -26,6 +26,7 @@ def plan_rollback(
     """
     if previous is None or previous.spec is None:
         return None
+    # The number of tasks is not part of what failed, and `count` may never shrink.
     next_spec = msgspec.structs.replace(
         previous.spec, version=spec.version + 1, count=spec.count, desired_count=spec.desired_count
     )
@@ -37,6 +38,8 @@ def plan_rollback(
         back_from=before.replace or spec.version,
         back_why=why,
     )
+    # Empty: after a rollback there is nothing to roll back to, or a job could
+    # alternate between two bad versions.
     return Rollback(next_spec, next_intent, JobPreviousVersion(spec.id))
 
 
@@ -48,6 +51,7 @@ def previous_version(
     is_good = not replaced or (
         rollout is not None and (rollout.version, rollout.state) == (replaced, RolloutState.DONE)
     )
+    # `old` has not proved itself: a rollback to it could return to a version that fails.
     if previous is not None and previous.spec is not None and not is_good:
         return previous
     spare = (*(() if intent is None else intent.spare), (replaced or 1, old.version))

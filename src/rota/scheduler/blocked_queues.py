@@ -111,6 +111,8 @@ class BlockedQueues:
         self._queues[row], self._trials[row] = queue, trial
         self._needs[row] = self._needs_of(queue.shape)
         self._rank[row] = trial.rank
+        # The queue was tried in the middle of a round, when others had allocated: only
+        # the smaller amounts were seen.
         self._tried_reduced = True
         self._top_priority = max(self._top_priority, -trial.rank[0])
         self._expect_ms[row] = _NO_EXPECTED_TIME if queue.expect_ms is None else queue.expect_ms
@@ -122,6 +124,7 @@ class BlockedQueues:
         row = self._row.pop(queue, None)
         if row is not None:
             self._queues[row] = None
+            # The row stays in the columns and must match no node until it is reused.
             self._needs[row, TASKS_ROW] = UNSATISFIABLE
             self._unused.append(row)
 
@@ -151,11 +154,15 @@ class BlockedQueues:
         )
         self._reservation, self.head_changed = reservation, False
         fresh = np.nonzero(table.acceptance_version[: board.size] != self._acceptance_versions)[0]
+        # A node that opened, or whose refusals ended, accepts tasks that it did not accept
+        # with the same amounts before.
         self._tried.mark_untried(fresh)
         self._tried_last.mark_untried(fresh)
         behind = self._behind_reservation(reservation, now)
         beside = board.free if reservation is None else _beside_reservation(board.free, board, reservation)
         found = np.zeros(behind.size, np.bool_)
+        # A gang needs several nodes at once. That no task fitted a node once says nothing about a sum, so
+        # gangs compare with the amounts of the last round only.
         for tried, kind in ((self._tried, ~self._gang), (self._tried_last, self._gang)):
             for rows, free in ((kind & ~behind, board.free), (kind & behind, beside)):
                 found |= self._newly_fitting(free, tried.plain, rows & ~self._behind)
@@ -171,6 +178,8 @@ class BlockedQueues:
         changed = board.changed_since(self._position)
         slots = np.arange(board.size) if changed is None else changed
         if slots.size and self._any_change.any():
+            # Amounts do not decide about these rows, so any changed node is a reason; the
+            # maximum only rules out hopeless ones.
             found |= self._any_change & self._fitting(board.free[:, slots].max(axis=1, initial=0))
         found |= self._may_preempt(
             slots if table.capacity_version == self._capacity_version else np.arange(board.size)
@@ -180,9 +189,12 @@ class BlockedQueues:
     def may_still_fit(self, queue: QueueKey) -> bool:
         """Whether the queue might still start, after other jobs were placed in this round."""
         row = self._row[queue]
+        # For these, what is free on one node does not tell whether they could start.
         if self._any_change[row] or self._gang[row] or self._lookahead[row] or self._preempts()[row]:
             return True
         fits = bool((self._needs[row][:, None] <= self._board.free).all(axis=0).any())
+        # Skipped is not tried: the amounts at the start of the round must not be
+        # recorded as tried for this queue.
         self._tried_reduced |= not fits
         return fits
 
@@ -203,6 +215,8 @@ class BlockedQueues:
             self._tried = TriedAmounts(plain.copy(), behind)
         else:
             behind = before if previous is None else _beside_reservation(before, board, previous)
+            # No queue was tried with less, so what failed before still fails: the
+            # larger amounts remain valid.
             self._tried = self._tried.max_with(TriedAmounts(before, behind))
         self._tried_reduced = False
         self.head_changed = _reserved_job(reservation) != _reserved_job(previous)
@@ -224,6 +238,8 @@ class BlockedQueues:
         if not rows.any():
             return found
         grew = np.nonzero((free > tried).any(axis=0))[0]
+        # An overestimate: a queue may be tried for nothing, but the check stays one
+        # comparison at any number of nodes.
         if grew.size > _MANY:
             return rows & self._fitting(free[:, grew].max(axis=1))
         known: Array = ~(self._gang | self._any_change)
@@ -255,6 +271,7 @@ class BlockedQueues:
         number = self._condition_numbers.get(key)
         if number is not None:
             return number
+        # Amortised: numbers are assigned again only when most of them belong to queues that are gone.
         if len(self._condition_numbers) > 2 * len(self._row) + _ROWS_MIN:
             self._condition_numbers.clear()
             self._masks.clear()
@@ -319,6 +336,7 @@ class BlockedQueues:
         self._tried_last = _resized(self._tried_last, board.row_count, board.size, width)
         versions = np.full(board.size, -1, np.int64)
         versions[:width] = self._acceptance_versions[:width]
+        # -1 for new nodes, which no queue has been tried with.
         self._acceptance_versions = versions
 
     def _append_row(self) -> int:

@@ -65,6 +65,7 @@ class FairShares:
         self._usage = view.usage
         self._namespaces = view.namespaces
         self._charged = UsageAccounts()  # usage of what this round has placed
+        # Charged lazily: most clusters have one owner and no quota, and then no sum is ever needed.
         self._uncharged: list[tuple[JobSpec, int]] = []
 
     @lazy
@@ -80,6 +81,7 @@ class FairShares:
             held.by_namespace.get(owner.namespace, {}), placed.by_namespace.get(owner.namespace, {})
         )
         owner_share = self._dominant_share(held.by_owner.get(owner, {}), placed.by_owner.get(owner, {}))
+        # In memory only: after a restart all owners are equal.
         served = held.served
         return Standing(
             namespace_share / weight, owner_share, served.get(owner.namespace, 0), served.get(owner, 0)
@@ -139,6 +141,8 @@ class RankedQueue:
     def pop(self) -> QueueHead | None:
         while self._owners:
             _, standing, _, owner = heapq.heappop(self._owners)
+            # Lazy update of the heap: a placement changes the standing of other users of the namespace, and
+            # finding their entries would cost more.
             if standing != self._standing(owner):  # tasks of its namespace were placed since it was pushed
                 self._push_owner(owner)
                 continue
@@ -160,6 +164,7 @@ class RankedQueue:
             heapq.heappush(self._owners, (rank[0], self._standing(owner), rank, owner))
 
     def _standing(self, owner: Owner) -> Standing:
+        # With one owner the rank alone decides, and shares are never computed.
         return Standing() if self._has_one_owner else self._shares.share_of(owner)
 
 
@@ -239,6 +244,7 @@ def count_movable(job: JobView, shares: FairShares, wanted: int, placed: int) ->
 
 def _within_quota(job: JobView, shares: FairShares, wanted: int) -> int:
     quota = shares.quota_left(job.spec)
+    # A part of a gang cannot start, so a quota that allows a part allows nothing.
     if quota is not None and quota < wanted and job.spec.gang:
         return 0
     return wanted if quota is None else min(wanted, quota)

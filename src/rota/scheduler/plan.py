@@ -19,6 +19,7 @@ from rota.scheduler.round import Round, SchedulerCache, SchedulerSettings
 
 _WAKING_RECORDS = (
     JobStatus,
+    # Its end lets system jobs pin tasks again.
     JobAdoption,
     TaskBlock,
     StatusBlock,
@@ -82,6 +83,7 @@ class Scheduler:
         return plan
 
     def _decide(self, view: View, cache: SchedulerCache, now: Instant) -> Plan:
+        # Before the disk is checked: nominations must expire by time also while nothing is placed.
         cache.drop_expired(view, now)
         if view.disk_low:  # the space that is left is for the results of running tasks
             return NO_CHANGE

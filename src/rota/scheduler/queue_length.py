@@ -44,6 +44,7 @@ class QueueLength:
             self._node_table, self._last_reported = view.node_table, None
         jobs = [view.jobs[JobId(str(rank[2]))] for _, ranks in view.pending_queues() for rank in ranks]
         tasks = sum(job.task_counts.pending for job in jobs)
+        # The interval grows with the number of jobs, because counting them is what a check costs.
         check_at_ms = now.ms + QUEUE_LENGTH_CHECK_MS + len(jobs) // QUEUE_LENGTH_JOBS_PER_MS
         is_news = self._last_reported is None or _differs_much(self._last_reported, tasks)
         if not is_news or view.disk_low:  # the space that is left is for the results of running tasks

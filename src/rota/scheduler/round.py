@@ -154,6 +154,8 @@ class SchedulerCache:
                 for nomination in nominations
                 if pending and nomination.until_ms > now.ms and view.node_table.open[nomination.slot]
             ]
+            # The slot is free for others now, and the job itself may evict again: both
+            # kinds of queues are tried.
             if len(valid) < len(nominations):
                 self.queue.open_lookahead()
                 if job is not None and job.queue is not None:
@@ -164,6 +166,8 @@ class SchedulerCache:
                 del self.nominated[name]
 
     def may_try_reservation(self, now: Instant) -> bool:
+        # Each failed search examines every node. The bound per interval keeps a queue of many infeasible
+        # heads from taking the whole round.
         if now.ms - self._reservations_tried_since_ms >= RESERVATIONS_TRIED_MS:
             self._reservations_tried, self._reservations_tried_since_ms = 0, now.ms
         return self._reservations_tried < RESERVATIONS_TRIED_MAX
@@ -221,6 +225,7 @@ class Round:
             )
             if goes_on and head.next is None:
                 self._end_queue(head)
+            # Strict order: no job of lower rank may start before the head of line.
             if self._cache.head_of_line is not None and not self._settings.backfill:
                 break
             ranked.advance(head, goes_on)
@@ -328,6 +333,7 @@ class Round:
 
     def _is_known_repelled(self, job: JobView, queue: QueueKey) -> bool:
         """Whether a job of its queue with the same repulsions found no node in this round."""
+        # Computing the repulsions of every job of a long queue is what this memo avoids.
         if queue not in self._repelled:
             return False
         return (queue, tuple(self._placer.affinity.repelled(job.spec))) in self._repelled_in_vain
@@ -371,6 +377,7 @@ class Round:
         nodes = [ids[assignment.slot] for assignment in assignments.assigned]
         devices = [assignment.devices for assignment in assignments.assigned]
         self._placed.append(PlacedTasks(job, ready[: len(nodes)], nodes, devices, 0, assignments))
+        # The reservation has served its purpose; the rest of the round may use what it kept free.
         if self._cache.head_of_line is not None and self._cache.head_of_line.job == job.spec.id:
             self._cache.head_of_line = self._reservation = None
         self._shares.charge(job.spec, len(nodes))
@@ -398,6 +405,7 @@ class Round:
         allowed = self._placer.rows.eligible(spec.shape)
         slots = np.where(allowed & ~barred, board.tasks_when_empty(spec.shape), 0)
         per_slot = math.ceil(LOOKAHEAD_US / max(1.0, job.run_us or 1.0))
+        # Minus those queued there already, also by other jobs of this round.
         depth = np.minimum(slots * per_slot, LOOKAHEAD_TASKS_MAX) - board.queued
         copies = np.where(slots > 0, np.maximum(0, np.minimum(depth, board.free[0])), 0)
         chosen = np.repeat(np.arange(copies.size), copies)[: len(ready)].tolist()
@@ -427,6 +435,7 @@ class Round:
         if spec.gang and job.task_counts.live and spec.run is RunMode.AT_LEAST_ONCE and not behind:
             self._broken_gangs.append(job)
             return True
+        # Victims for these tasks are stopping already: evicting others for them would stop twice as many.
         left = left[0 if spec.kind is _SYSTEM else len(self._cache.nominated.get(spec.id, [])) :]
         if left and not spec.gang and not behind:
             left = self._preempt(job, left)
@@ -481,6 +490,8 @@ class Round:
                 cache.count_failed_reservation()
                 self._queue.defer_highest_ranked(max(backoff_until_ms, now.ms + RESERVATION_RETRY_MS))
                 continue
+            # Bounded from the first estimate: work that overruns its expected end would
+            # otherwise keep nodes empty without end.
             ahead_ms = reservation.at_ms - now.wall_ms
             until_ms = now.ms + ahead_ms + max(ahead_ms // 2, RESERVATION_LATE_MS)
             cache.head_of_line, self._reservation = HeadOfLine(name, tasks, until_ms), reservation
@@ -556,6 +567,7 @@ class Round:
 
     def _reject(self, job: JobView, queue: QueueKey, assignments: Assignments) -> None:
         """Reject the job, unless some tasks are offered: if a node accepts one, the job has started."""
+        # The trial has allocated on the board; the job does not start, so it must leave no trace there.
         self._placer.release(job, assignments.assigned)
         if job.task_counts.live:
             self._reopened.append(queue)

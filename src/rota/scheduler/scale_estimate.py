@@ -50,11 +50,13 @@ def estimate_scale(
     """Run the real scheduler on copies with `coming` nodes that are being added, and up to `most` on top."""
     assert isinstance(view, Mirror), "only the mirror can be copied"
     trials = _ScaleTrials(WhatIfMirror.copy_of(view), intent, coming, now, settings or SchedulerSettings())
+    # With no further node: tasks that start on nodes which exist or are coming ask for nothing.
     waiting = trials.run(0).unplaced
     high = min(most, waiting, SCALE_STEP_MAX)  # a useful node runs at least one of them
     if not high:
         return ScaleEstimate(waiting, 0, 0)
     least = trials.run(high).unplaced
+    # More nodes would not help: the tasks wait for a quota or a rule, not for resources.
     if least >= waiting:
         return ScaleEstimate(waiting, 0, 0)
     return ScaleEstimate(waiting, _fewest_nodes(trials, least, coming, high), waiting - least)
@@ -65,6 +67,8 @@ def _fewest_nodes(trials: "_ScaleTrials", least: int, coming: int, high: int) ->
     guess = min(max(1, trials.run(high, packed=True).nodes_used - coming), high)
     low = 0
     if trials.run(guess).unplaced <= least:
+        # Each trial is a whole round on a copy. Where the guess is right, two trials
+        # confirm it and no search follows.
         if guess == 1 or trials.run(guess - 1).unplaced > least:
             return guess
         high = guess - 1
@@ -96,6 +100,8 @@ class _ScaleTrials:
 
     def run(self, more: int, *, packed: bool = False) -> ScaleTrial:
         """Run one scheduling round with `more` additional nodes."""
+        # A fresh mirror per trial: a round changes it, and caches must not carry
+        # results from one size to the next.
         mirror = WhatIfMirror.from_copy(_pack_all(self._copied) if packed else self._copied)
         withdraw_movable(mirror, nodes_being_terminated(mirror, self._intent.name))
         for number in range(self._coming + more):
@@ -103,6 +109,8 @@ class _ScaleTrials:
         waiting = self._count_waiting(mirror)
         scheduler = Scheduler(self._settings)
         plan = scheduler.decide(mirror, ROUND_KEY, self._now)
+        # Tasks of system jobs exist only after their pins are applied. They take a part of every new node, so
+        # a trial without them would find too few nodes.
         if any(isinstance(record, PinBlock) for record in plan.puts):
             for record in plan.puts:
                 mirror.apply(record)

@@ -60,6 +60,8 @@ class TrialQueue:
     def has_due_queues(self, view: View, head: JobId | None, now: Instant) -> bool:
         """Read all changes since the last round; returns whether any queue may have to be tried."""
         self._read_queue_changes(view)
+        # All logs are read even if the first has news: each has a position of its own, and one that is not
+        # advanced would fall behind its log.
         self._read_affinity_changes(view)
         self._read_quotas(view)
         while self._timers and self._timers[0][0] <= now.ms:
@@ -87,6 +89,7 @@ class TrialQueue:
 
     def start_trial(self, queue: QueueKey) -> bool:
         """Unblock a queue to try it; False if others have allocated what it might have fitted into."""
+        # Queues of higher rank were tried before in this round, and may have allocated what had become free.
         if queue in self.blocked and not self.blocked.may_still_fit(queue):
             return False
         self.trials += 1
@@ -130,6 +133,8 @@ class TrialQueue:
         """Block a queue until its namespace uses less, or its quota changes."""
         self._unblock(queue)
         name = queue.owner.namespace
+        # Only the first time: the state must be that of the oldest block, or a release
+        # in between would be missed.
         if name not in self._quotas:
             self._quotas[name] = self._quota_state(view, name)
         self._watch(queue, (("quota", name),))
@@ -158,6 +163,8 @@ class TrialQueue:
     def _read_queue_changes(self, view: View) -> None:
         log = view.queue_changes
         changes = log.since(self._changes_read) if self._changes_read >= 0 else None
+        # The log no longer reaches back to the last position, or nothing was read
+        # yet: every queue is tried once.
         if changes is None:
             for queue in [*self.blocked, *self._watching]:
                 self._unblock(queue)
@@ -193,6 +200,7 @@ class TrialQueue:
         changes = view.affinity.changes
         keys = changes.since(self._affinity_changes_read)
         self._affinity_changes_read = changes.position
+        # The position is advanced anyway: old changes must not open queues that block later.
         if not self._watched:
             return
         for key in list(self._watched) if keys is None else dict.fromkeys(keys):
@@ -215,6 +223,7 @@ class TrialQueue:
         """Rank of the first blocked job, without those for which no reservation was found lately."""
         while self._deferred_heads and self._deferred_heads[0][0] <= now.ms:
             _, _, rank, queue = heapq.heappop(self._deferred_heads)
+            # Void if the queue was unblocked or blocked again by another job since it was deferred.
             if self._head_rank.get(queue) == rank:
                 self._push_head(queue, rank)
         while self._heads:

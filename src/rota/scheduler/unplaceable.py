@@ -120,6 +120,7 @@ class UnplaceableJobs:
         }
 
     def start(self, view: View) -> Iterable[str]:
+        # At each load of the state: nothing that was derived from the previous view may survive.
         self._reset()
         for name, job in view.jobs.items():
             if job.status is None or not job.status.ended:
@@ -180,12 +181,14 @@ class UnplaceableJobs:
 
     def _check_queues(self, view: View, now: Instant) -> Plan:
         if self._eligibility_version != view.node_table.eligibility_version and not self._queues:
+            # Nodes that join one after another would otherwise cost a pass over all queues each.
             if now.ms < self._last_pass_ms + UNPLACEABLE_PASS_MS:
                 return wake_at(self._last_pass_ms + UNPLACEABLE_PASS_MS)
             self._eligibility_version, self._last_pass_ms = view.node_table.eligibility_version, now.ms
             self._queues.extend(queue for queue, _ in view.pending_queues())
         self._read_changes(view)
         self._read_refusals(view)
+        # In slices: with 100,000 queues one pass would delay every other decision of the loop.
         for _ in range(min(len(self._queues), UNPLACEABLE_QUEUES_PER_CHECK)):
             self._check_queue(view, self._queues.popleft(), now)
         asking = [job for job, at_ms in self._asks_at_ms.items() if at_ms <= now.ms]
@@ -198,6 +201,8 @@ class UnplaceableJobs:
             if record is not None:
                 found[record.id] = record
         if not self._candidates:
+            # Until all candidates are checked their queues are not added again; then a
+            # later change may add them.
             self._candidate_queues.clear()
         is_more = bool(self._queues or self._candidates)
         next_ms = now.ms + (1 if is_more else UNPLACEABLE_CHECK_MS)
@@ -217,6 +222,7 @@ class UnplaceableJobs:
         joined = dict.fromkeys(
             JobId(str(change.joined[2])) for change in changes if change.joined is not None
         )
+        # Without attempts it is new, and its status has woken its own key.
         again = [job for job in joined if job in view.jobs and view.jobs[job].attempts]
         self._candidates.extend(_Candidate(job, accepted=False) for job in again if view.jobs[job].queue)
 
@@ -279,6 +285,8 @@ class UnplaceableJobs:
             cause = self._cause_of_waiting(spec.id, recorded, now)
         else:
             self._asks_at_ms.pop(spec.id, None)
+        # Refusals expire after 30 s and the task is offered again. Without this the record, and its
+        # event, would alternate at every offer.
         is_kept = recorded is UnplaceableCause.REFUSED and cause is UnplaceableCause.NONE and not accepted
         if cause is recorded or is_kept:
             return None
@@ -399,6 +407,7 @@ def _is_final(view: View, spec: JobSpec) -> bool:
     """Whether some node of its cluster has reported, and no new one will be added automatically."""
     outside = view.node_table.other_clusters(spec.home)
     reported = _has_reported(view.node_table)
+    # After a restart nodes reconnect one by one. Before the first has reported, nothing is known of any job.
     if not (reported if outside is None else reported & ~outside).any():
         return False
     return command_for_new_node(view, spec) is not None or not new_node_would_help(view, spec)

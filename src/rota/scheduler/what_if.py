@@ -62,6 +62,7 @@ def _plan_scaling(
     If some tasks start, only the cluster they start in.
     """
     clusters = WhatIfMirror.from_copy(copied)
+    # All tasks of a job are in one cluster: growth of another would not help those that are left over.
     home = None if may_choose else _likeliest_cluster(clusters, spec)
     for name, intent in clusters.cluster_intents.items():
         if home not in (None, name):
@@ -76,6 +77,7 @@ def _plan_scaling(
             continue
         if intent.drain or spec.cluster not in (None, name, cluster.like):
             continue
+        # A copy for each cluster: the job is assigned to it there, which must not show in the next trial.
         copy = WhatIfMirror.from_copy(copied)
         for record in (spec, JobCluster(spec.id, name), JobStatus(spec.id, JobState.ACTIVE)):
             copy.apply(record)
@@ -97,6 +99,8 @@ def plan_on_copy(
 ) -> PlanResult:
     """One round for jobs that are pending already, so that they go first; then one that includes this job."""
     scheduler = Scheduler(settings)
+    # Jobs that can start now would have started before this one was submitted. If they were placed in the
+    # same round, a job of higher priority would seem to precede them.
     _apply_plan(mirror, scheduler.decide(mirror, ROUND_KEY, now))
     new = _change_nodes(mirror, what_if)
     home = spec.cluster or _likeliest_cluster(mirror, spec)
@@ -162,6 +166,7 @@ def _change_nodes(mirror: WhatIfMirror, what_if: WhatIf) -> list[NodeId]:
     for kind in what_if.add_nodes:
         for _ in range(kind.count):
             number += 1
+            # A real node may have such a name, and a second one under it would replace it.
             while f"new-{number}" in taken or NodeId(f"new-{number}") in mirror.nodes:
                 number += 1
             node = NodeId(f"new-{number}")

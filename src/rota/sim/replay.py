@@ -143,9 +143,8 @@ class _TaskRuns:
 
     @property
     def rows(self) -> list[TaskRun]:
-        submitted = (
-            self._cluster.users.submitted_ms
-        )  # known when the answer arrives, which may be after the end
+        # Known when the answer arrives, which may be after the end.
+        submitted = self._cluster.users.submitted_ms
         return [row._replace(submitted_ms=submitted[JobId(row.job)]) for row in self._rows.values()]
 
     def _watch(self, machine: SimMachine) -> None:

@@ -131,6 +131,7 @@ def run(case: Scenario, *, keep_trace: bool = True) -> Finding:
         _play(cluster, case)
     except InvariantBroken as error:
         broken = str(error)
+    # Errors of the product are findings like violated invariants, so that shrinking works for both.
     except (Bug, AssertionError, LookupError, TypeError, ValueError, AttributeError) as error:
         broken = f"{type(error).__name__}: {error}{_where(error)}"
     cluster.close()
@@ -165,6 +166,7 @@ def _play(cluster: SimCluster, case: Scenario) -> None:
     end_services(cluster)
     _wait_for_ends(cluster, world.now_ms + case.liveness_ms, world.now_ms + PATIENCE_MS)
     _wait_for_machines(cluster, world.now_ms + case.liveness_ms)
+    # A duplicate start or a late report would come within this time.
     world.run(world.now_ms + 60_000)  # late effects show up
     users = cluster.users
     if users.waiting:

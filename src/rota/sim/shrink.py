@@ -25,6 +25,7 @@ def shrink(found: Finding) -> Finding:
             best = again
         return again.broken is not None
 
+    # Twice: with fewer jobs some faults that were needed before can be left out.
     for _ in range(2):
         _fewer(best.scenario.faults, lambda faults: breaks(best.scenario._replace(faults=faults)))
         _fewer(best.scenario.arrivals, lambda arrivals: breaks(best.scenario._replace(arrivals=arrivals)))

@@ -167,6 +167,7 @@ class SimCluster:
         if size.elastic is not None:
             records.append(self._provide(size.elastic))
         puts = [(str(record.key), codec.encode(record)) for record in records]
+        # Written without a server: the cluster exists before its first leader.
         self.store.records.update(puts)
         self.checks.committed(Batch(0, 0, 0, 0, puts, [], None))
 
@@ -211,6 +212,7 @@ class SimCluster:
 
     def _committed(self, batch: Batch, revision: int) -> None:
         leader = self.election.leader
+        # Only the mirror of the server that decided this commit already contains it.
         knows = leader is not None and leader.epoch == batch.epoch and leader.revision == revision - 1
         # Ordering: these two compare the commit with the records before it.
         disk_low.check_commit(self.store, self.checks.known, batch)

@@ -337,6 +337,7 @@ def free_ports(count: int) -> list[int]:
             port = random.choice(ours)
             bound = held.enter_context(socket.socket())
             with contextlib.suppress(OSError):
+                # Held until all ports are chosen: otherwise the same one could be chosen twice.
                 bound.bind(("127.0.0.1", port))
                 # A port may be given out and not yet bound by its server.
                 ports += [port] if port not in _given else []
@@ -357,6 +358,7 @@ def _part() -> int:
         except OSError:
             name.close()
         else:
+            # Never closed: the reservation lasts as long as this process.
             name.detach()
             return part
     raise ChildProcessError(f"{_PARTS} other test processes use ports on this machine")

@@ -72,6 +72,7 @@ class PretendRuntime:
             self._templates[job] = work
         for task in tasks:
             name = AttemptName(job, task.index, task.attempt)
+            # A start that is repeated after a reconnect starts nothing, as with a real keeper.
             if name in self._reports:
                 continue
             with (self._directory / f"started-{job}").open("a") as started:

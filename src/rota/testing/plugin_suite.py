@@ -78,6 +78,7 @@ def _check(name: str, ask: Ask, samples: Samples) -> None:
         _follows_from_each_node(name, ask, together, (board, shape))
         _looks_at_no_other(name, ask, shape, samples)
         _counts_tasks_ahead(name, ask, shape, samples)
+        # Asked last, after other questions: a plugin with a state of its own would answer differently now.
         again = _answers(name, ask, NodeSlice(board, shape, every))
         assert again == together, f"{name}: another answer when asked again"
 

@@ -78,6 +78,8 @@ def kill_all(find: Callable[[], list[int]]) -> None:
     def none_is_left() -> bool:
         for pid in find():
             try:
+                # A handle instead of the pid: it stays with the process, so that its exit
+                # can be awaited after the kill.
                 handle = os.pidfd_open(pid)
             except ProcessLookupError:
                 continue

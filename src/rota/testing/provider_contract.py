@@ -78,9 +78,8 @@ class ProviderContract:
             listed = await there.list(CLUSTER, self.settings)
             await there.remove(CLUSTER, "build-1", self.settings)
             left = await provider.list(CLUSTER, self.settings)
-            await provider.remove(
-                CLUSTER, "build-1", self.settings
-            )  # the first instance may still hold its child process
+            # The first instance may still hold its child process.
+            await provider.remove(CLUSTER, "build-1", self.settings)
 
             assert list(listed) == ["build-1"]
             assert not left

@@ -80,6 +80,7 @@ class StageMachine:
             (job, AttemptReport(index, held.attempt, held.said, version=held.version))
             for (job, index), held in self.held.items()
         ]
+        # Only ends: live states are in the inventory already, and a second report of them would be older.
         ends = [(job, report) for job, report in unreported if report.said >= ReportedState.EXITED]
         return Hello(
             machine_id=f"machine-{self.name}",
@@ -186,6 +187,8 @@ class StageMachine:
 
     def _stop(self, task: tuple[JobId, int], attempt: int) -> None:
         held = self.held.get(task)
+        # A stop names its attempt. For another one the machine reports that it does
+        # not know it, as a keeper does.
         if held is None or held.attempt != attempt:
             self._report(task, attempt, ReportedState.UNKNOWN)
             return
@@ -359,6 +362,7 @@ class Stage:
         """Crash and reload: every stream is broken, and no node has reconnected yet."""
         for machine in self.machines.values():
             machine.told = None
+        # Parked keys are in memory only: after a restart every key is tried again.
         self.parking = Parking()
         self.loop = self._opened()
         self.run_to_quiescence()
@@ -393,6 +397,7 @@ class Stage:
         for _ in range(_ROUNDS_MAX):
             decided = self._decide()
             reported = [self._report(machine) for machine in list(self.machines.values())]
+            # Both in the same round: a report may cause a decision, and a decision may cause a report.
             if decided is None and not any(reported):
                 return
         raise AssertionError("nodes and control plane do not reach quiescence")

@@ -110,6 +110,7 @@ def _request_end(
     before = job.intent or JobIntent(job.spec.id)
     verb = "to be killed" if kill else "to be canceled"
     if chosen is None:
+        # The first reason is kept: a repeat, or a kill that follows a cancel, is not why the job ended.
         first_reason = before.reason if before.cancel else reason
         intent = msgspec.structs.replace(
             before, cancel=True, kill=before.kill or kill, reason=first_reason, at_ms=now.ms
@@ -118,6 +119,7 @@ def _request_end(
     unfinished = [index for index in chosen if _task_phase(job, index) < FIRST_END]
     if not unfinished:
         raise Conflict(f"these tasks of job {job.spec.id} have ended", hint=f"see rota show {job.spec.id}")
+    # Each is an entry in the intent, and the record is written at every action on the job.
     if len(before.cancel_tasks) + len(unfinished) > RESTARTS_MAX:
         raise Conflict(
             f"{RESTARTS_MAX} tasks of job {job.spec.id} were canceled one by one", hint="cancel the whole job"
@@ -140,6 +142,7 @@ def _send_signal(
     """
     require_active(job, "there is nothing to signal")
     before = job.intent or JobIntent(job.spec.id)
+    # A repeat whose answer was lost: a signal is not idempotent by itself.
     if key and any(signal.key == key for signal in before.sent):
         return Plan(answer=job.spec.id)
     running = {
@@ -153,6 +156,8 @@ def _send_signal(
     if len(attempts) > RESTARTS_MAX:
         raise Conflict(f"{len(attempts)} tasks run", hint=f"name at most {RESTARTS_MAX} of them")
     n = before.sent[-1].n + 1 if before.sent else 1
+    # Numbered and bounded: nodes deliver each number once, and a node that was unreachable for
+    # more of them gets only the last ones.
     sent = (*before.sent, SentSignal(n, number, attempts, key))[-SIGNALS_KEPT:]
     ranges = Ranges(list(attempts))
     why = f"{caller.name} sends SIG{SIGNAL_NAMES[number]} to task{'s' if len(attempts) > 1 else ''} {ranges}"

@@ -75,6 +75,7 @@ def delete(view: View, ref: str, caller: Caller) -> Plan[str]:
     before = _changeable_intent(view, ref)
     if before.name == DEFAULT:
         raise Conflict("the default cluster cannot be deleted", hint="drain it: rota cluster drain default")
+    # Without sizes: a fixed or least number of nodes would be created again while the cluster empties.
     intent = msgspec.structs.replace(before, drain=True, end=True, nodes=None, min_nodes=0)
     return _write_intent(intent, f"{caller.name} deletes cluster {intent.name}: it ends when it is empty")
 
@@ -95,6 +96,8 @@ def cluster_intent(view: View, ref: str) -> ClusterIntent:
 
 def _changeable_intent(view: View, ref: str) -> ClusterIntent:
     cluster = find_cluster(view, ref)
+    # Its intent is derived from the original's and has no record: a change would be
+    # lost at the next derivation.
     if cluster.like is not None:
         hint = f"change the group: rota cluster resize {cluster.like}"
         raise Conflict(

@@ -38,6 +38,7 @@ def create(view: View, body: object, caller: Caller, zones: Zones, now: Instant)
     """Create a cron. If the same one exists, the request is taken for a repeat whose answer was lost."""
     cron = _with_namespace_bounds(view, _parse_cron(body, caller, zones, now), body)
     before = view.crons.get(cron.ref)
+    # Compared without the time of creation, which differs in every request.
     if before is not None and before == _with_creation_of(before, cron):
         return Plan(answer=cron.ref, fenced=True)
     if before is not None:
@@ -64,6 +65,7 @@ def change(
     )
     cron = _with_namespace_bounds(view, cron, given_fields)
     runs = CronRunBatch(view, before, now)
+    # `max`: the wall clock may have been set back since the last run, and no instant is handled twice.
     runs.advance_to(max(runs.status.last_ms, now.wall_ms))
     cron = msgspec.structs.replace(cron, paused=before.paused, created_at_ms=before.created_at_ms)
     why = f"{caller.name} changes cron {cron.name}: {cron.schedule} in {cron.zone}"
@@ -166,6 +168,7 @@ def _parse_cron(body: object, caller: Caller, zones: Zones, now: Instant) -> Cro
     schedule = fields.text("schedule", given_fields.get("schedule"), 256)
     parse(schedule)
     zone = fields.text("zone", given_fields.get("zone", "UTC"), 64)
+    # Raises for an unknown zone, so that the user learns it now and not at the first run.
     zones(zone)
     template = _parse_template(given_fields.get("job"), _parse_name(given_fields.get("name")))
     cron = CronRecord(

@@ -39,6 +39,7 @@ def parse_plan_request(view: View, body: object, caller: Caller, now: Instant) -
     """Parse the job exactly as a submit does, and refuse it for the same reasons."""
     given = body if isinstance(body, dict) else {}
     job = {name: value for name, value in given.items() if name not in WHAT_IF_FIELDS}
+    # The real admission, whose plan is dropped: a dry run must accept and refuse exactly what a submit does.
     plan = submit_job(view, job if isinstance(body, dict) else body, caller, None, now)
     spec = next(record for record in plan.puts if isinstance(record, JobSpec))
     without = _find_nodes(view, "without", given.get("without", []))

@@ -42,6 +42,8 @@ def idempotent(admit: AdmitAction, given_key: str | None) -> AdmitAction:
 def _with_request_key(record: Record, name: str) -> Record:
     if not isinstance(record, JobIntent):
         return record
+    # With the intent, in one commit: the key is stored if and only if the action is. Bounded, since a client
+    # repeats a request within minutes and has few at once.
     return msgspec.structs.replace(record, requests=(*record.requests, name)[-REQUESTS_KEPT:])
 
 
@@ -65,6 +67,7 @@ def find_earlier_submit(view: View, spec: JobSpec, key: str | None) -> JobId | N
         raise Conflict(
             f"this key was used for job {before.job}, which has another spec", hint="use another key"
         )
+    # Not a new job: a late repeat would run work a second time that has ended and was deleted.
     if before.job not in view.jobs:
         tombstone = view.ended_jobs.tombstones.get(before.job)
         how = "has expired" if tombstone is not None and tombstone.state != "deleted" else "was deleted"

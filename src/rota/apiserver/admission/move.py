@@ -53,6 +53,7 @@ def move_admission(why_not: WhyNotMoved) -> AdmitAction:
         named = _select_tasks(job, parse_indices(given.get("indices"), job), target)
         _refuse_tasks(job, named)
         leaving = {index: attempt.node for index, attempt in named.items()}
+        # Refused rather than queued: a running task is worth more than one that waits for its target.
         problem = why_not(view, job, leaving, None if target is None else target.spec.id, now)
         if problem is not None:
             where = "cannot be moved" if target is None else f"cannot be moved to {target.spec.name}"
@@ -147,6 +148,8 @@ def _write_orders(view: View, job: JobView, order: _MoveRequest, caller: Caller,
     withdrawn = spec.run is RunMode.AT_MOST_ONCE
     restart = {} if withdrawn else {index: attempt.number for index, attempt in stopped.items()}
     still = {i: number for i, number in before.restart.items() if i in live and live[i].number == number}
+    # Orders of earlier moves that are still in progress are kept; finished ones are
+    # not in `job.moving` any more.
     intent = msgspec.structs.replace(
         before, restart={**still, **restart}, moves={**job.moving, **moves}, at_ms=now.ms
     )

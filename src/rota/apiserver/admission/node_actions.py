@@ -65,6 +65,7 @@ def set_node_eligibility(
         return Plan(answer=node.spec.id, fenced=True)
     why = f"{caller.name} sets node {node.spec.name} to {eligibility}{drain.text}"
     events = [EventRecord("node.changed", why, node=node.spec.id, state=eligibility.value)]
+    # No later record would report it: the event that a node is drained comes with the end of its last task.
     if changed.drains and not node.assigned:
         drained = f"node {node.spec.name} is drained"
         events.append(
@@ -92,6 +93,7 @@ def delete_node(view: View, ref: str, caller: Caller) -> Plan[NodeId]:
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
     node = find_node(view, ref)
     is_down = node.status is None or node.status.state in (NodeState.LOST, NodeState.LEFT)
+    # A connected or suspect node may run tasks that nothing could account for once its records are gone.
     if node.connection is Connection.UP or not is_down:
         hint = "stop its agent first; a node is deleted when it is lost or has left"
         raise Conflict(f"node {node.spec.name} is not down", hint=hint)
@@ -124,6 +126,7 @@ def enroll_node(
 ) -> Plan[NodeSpec]:
     """Create a node with an id that was never used before, and a name that no other node has."""
     check_enrolling_machine(view, cluster, labels)
+    # Ids are never reused: a certificate names one, and an old certificate must not become another node.
     number = view.counters.nodes + 1
     spec = NodeSpec(
         NodeId(f"n{number}"), _unused_name(view, name), cluster, dict(labels), joined_at_ms=now.wall_ms
@@ -293,6 +296,7 @@ def release_brake(view: View, body: object, caller: Caller, now: Instant) -> Pla
     access.require_cluster_wide(caller, Action.CHANGE_NODES)
     named = fields.known_fields(body, ("nodes",)).get("nodes")
     chosen = list(view.nodes.values()) if named is None else _find_named_nodes(view, named)
+    # Only suspect ones: confirming a node that reports again by now would declare a healthy node lost.
     silent = [node for node in chosen if node.status is not None and node.status.state is NodeState.SUSPECT]
     if not silent:
         raise Conflict("none of these nodes is silent", hint="see rota node ls")

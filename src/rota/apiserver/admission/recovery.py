@@ -42,6 +42,7 @@ def resolve_losses(view: View, request: LossResolution, caller: Caller) -> Plan[
     _require_controller(job.spec, caller, request.subscriber)
     decision = fields.one_of("word", request.decision, RecoveryDecision)
     indices = _check_indices(job.spec, request.indices)
+    # Repeats are filtered before the check: a loss that was decided is no longer unresolved.
     unanswered = [index for index in indices if not _is_repeat(job, index, request.attempt, decision)]
     for index in unanswered:
         _require_unresolved(job, index, request.attempt)
@@ -192,6 +193,7 @@ def acknowledge_events(
     The cursor of an earlier owner of the name is replaced by one of the caller.
     """
     before = known.get(name)
+    # The token was deleted and another one has its name: it must not inherit the position of the first.
     if before is not None and not before.belongs_to(owner):
         before = None
     if before is not None and (revision, index) <= (before.revision, before.index):

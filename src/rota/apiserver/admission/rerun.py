@@ -38,6 +38,8 @@ def rerun_job(
     if job.status is None or not job.status.ended:
         raise Conflict(f"job {job.spec.id} has not ended", hint=f"wait for it: rota wait {job.spec.id}")
     carried = _succeeded_ranges(job) if fields.flag("failed", given.get("failed", False)) else ()
+    # Without id, user and time of submit: those differ between repeats, and the
+    # digest under the key must not.
     requested = _rerun_spec(job.spec, carried, now)
     before = find_earlier_submit(view, requested, key)
     if before is not None:

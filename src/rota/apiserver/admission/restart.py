@@ -53,6 +53,7 @@ def kill_and_restart_tasks(job: JobView, wanted: list[int], caller: Caller, now:
     if not chosen:
         raise Conflict(f"none of these tasks of job {job.spec.id} runs", hint=f"see rota show {job.spec.id}")
     killed = {**_still_live(before.killed, live), **chosen}
+    # A repeat of a kill whose answer was lost: the same attempts are named, and nothing is written.
     if killed == before.killed:
         return Plan(answer=job.spec.id, fenced=True)
     ranges = Ranges(list(chosen))
@@ -100,6 +101,7 @@ def release_tasks(view: View, ref: str, body: object, caller: Caller, now: Insta
     if len(chosen) > RESTARTS_MAX:
         raise Conflict(f"{len(chosen)} tasks are held", hint=f"name at most {RESTARTS_MAX} of them")
     before = job.intent or JobIntent(job.spec.id)
+    # Earlier releases that are done are dropped, so the intent stays bounded by the number of held tasks.
     still_held = {index: number for index, number in before.release.items() if held.get(index) == number}
     intent = msgspec.structs.replace(before, release={**still_held, **chosen}, at_ms=now.ms)
     ranges = Ranges(list(chosen))

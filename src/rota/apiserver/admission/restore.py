@@ -29,6 +29,8 @@ def restored_records(records: Iterable[Record], taken_at_ms: int, now: Instant) 
     counters = known.get(Counters().key, Counters())
     assert isinstance(counters, Counters)
     changed: list[Record] = [
+        # A gap: after the backup the old server has given out numbers that are not
+        # in it, and nodes know them.
         Counters(counters.jobs + RESTORE_NUMBERS, counters.nodes + RESTORE_NUMBERS),
         Restored(taken_at_ms, now.wall_ms),
         *_paused_intents(known, now),
@@ -44,6 +46,7 @@ def accept_nodes(view: View, caller: Caller, seen_epoch: int, epoch: int, now: I
     """
     access.require_cluster_wide(caller, Action.RESTORE)
     before = view.restored
+    # Or a copied directory whose nodes have seen a higher epoch elsewhere: the same confirmation applies.
     is_waiting = before is not None and not before.accepted
     if not is_waiting and seen_epoch <= epoch:
         hint = "`rota server status` names the nodes that are refused, and why"

@@ -44,6 +44,8 @@ def report_result(
     attempt = parse_attempt_number(job, index, name.attempt)
     _require_reporter(view, job, (index, attempt), caller)
     result = ResultRecord(job.spec.id, index, attempt, parsed.results, parsed.failure, now.wall_ms)
+    # A repeat is accepted even after the end of the attempt: the task cannot know
+    # that its first report arrived.
     before = job.results.get((index, attempt))
     if before is not None and before.says(result):
         return Plan(answer=ResultReported(before, is_new=False), fenced=True)
@@ -75,6 +77,7 @@ def is_start_unreported(view: View, name: AttemptRef) -> bool:
     except NotFound:
         return False
     block, position = divmod(index, BLOCK_TASKS)
+    # An older attempt will never be reported as running; waiting for it would only delay the refusal.
     if ints(job.attempts[block], "number")[position] != attempt:
         return False
     status = job.statuses.get(block)
@@ -106,6 +109,7 @@ def _parse_result(body: object) -> _ParsedResult:
         raise BadField("results", "is not an object", 'write names and values: {"loss": 0.1}')
     if depth_of(results) > RESULT_NESTING_MAX:
         raise BadField("results", "is nested too deeply", f"write at most {RESULT_NESTING_MAX} levels")
+    # Sorted: an equal result in another order of keys is a repeat, not a conflict.
     encoded = msgspec.json.encode(results, order="sorted")
     if len(encoded) > RESULT_BYTES_MAX:
         hint = f"write at most {RESULT_BYTES_MAX}; write larger ones to ROTA_OUTPUT_DIR"
@@ -141,6 +145,7 @@ def _require_reporter(view: View, job: JobView, attempt: tuple[int, int], caller
     node = None if reporter is None else view.nodes.get(reporter)
     if node is not None and node.revoked:
         raise NotAllowed(f"node {node.spec.name} was revoked")
+    # None: the attempt has been dropped from the bounded history. It is stale anyway, and refused as late.
     if _placed_node(job.attempts[block], position, number) not in (None, reporter):
         raise NotAllowed(f"attempt {number} of task {index} of job {job.spec.id} is on another node")
 
@@ -166,6 +171,7 @@ def _refuse_late(job: JobView, index: int, attempt: int) -> None:
 
 
 def _check_size(view: View, job: JobView, result: ResultRecord) -> None:
+    # Refused before the commit, so that the space that is left serves the ends of attempts.
     if view.disk_low:
         raise StoreFull("the server's disk is nearly full: no result can be stored now")
     if job.results_bytes + result.size > RESULTS_BYTES_MAX:

@@ -52,12 +52,14 @@ def submit_job(
     requested = parse_spec(body)
     given_fields = body if isinstance(body, dict) else {}
     access.require_in_namespace(caller, Action.SUBMIT, requested.namespace)
+    # Before all bounds: a repeat of a submit that was accepted must succeed even if the queue is full by now.
     before = find_earlier_submit(view, requested, key)
     if before is not None:
         return Plan(answer=SubmitResult(before, new=False, warnings=_warnings(view, requested, body)))
     require_capacity(view)
     bounded = within_bounds(view, requested, given_fields)
     check_job_cluster(view, bounded.cluster)
+    # From the counter, which is never decremented: the number of a deleted job is not used again.
     number = view.counters.jobs + 1
     # The digest under the key must not depend on the time of the request: only now are deadlines such as `2h`
     # counted from the wall clock.
@@ -77,6 +79,7 @@ def submit_job(
     # Defaults of the namespace may contradict what the user has requested.
     if spec.needs != dated.needs:
         check_spec(spec, now.wall_ms)
+    # Jobs that each require to be near the other would wait for each other for ever.
     refuse_affinity_cycle(view, spec)
     keys = () if key is None else (SubmitKey(spec.namespace, key, spec.id, spec_digest(requested)),)
     why = _describe_request(spec)

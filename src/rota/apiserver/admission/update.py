@@ -134,11 +134,15 @@ def _refuse_conflicts(job: JobView, spec: JobSpec, request: UpdateRequest, chang
         raise BadField("count", "a system job has a task on every node", "leave it out")
     if "count" in changed and spec.gang:
         raise BadField("count", "a gang starts together", "submit another job")
+    # Keepers run these attempts under the old length. The server would compute their end by the new one, and
+    # could start a second attempt while the first still runs.
     if (spec.lease_ms, spec.lease_margin_ms) != (old.lease_ms, old.lease_margin_ms) and job.task_counts.live:
         which = next(field for field in changed if field in ("lease", "lease_margin", "run"))
         problem = f"{job.task_counts.live} tasks of job {old.id} run under leases of the old length"
         hint = f"stop them first: rota pause {old.id} --stop, and after this rota resume {old.id}"
         raise Conflict(problem, field=which, hint=hint)
+    # What a live attempt reserves on its node is derived from the spec: changed under it, the
+    # reservations of its node would be wrong.
     if spec.placement_inputs != old.placement_inputs and job.task_counts.live:
         which = next((field for field in changed if field not in IMMEDIATE_FIELDS), "where")
         hint = f"stop them first: rota pause {old.id} --stop, and after this rota resume {old.id}"
@@ -170,6 +174,7 @@ def _replacement_intent(job: JobView, spec: JobSpec, request: UpdateRequest) -> 
     before = job.intent or JobIntent(spec.id)
     max_parallel = request.max_parallel or spec.rollout.max_parallel
     intent = msgspec.structs.replace(before, max_parallel=max_parallel)
+    # A new rollout. With the same version the request is a repeat, which must not restart it.
     if before.replace != spec.version:
         intent = msgspec.structs.replace(intent, replace=spec.version, spare=(), back_from=0, back_why=None)
     return None if intent == before else intent

@@ -59,6 +59,8 @@ class JobPush:
         # Followed before the first read: a change between read and wait sets the signal.
         with self.api.event_hub.follow_job(self.job) as changes:
             while True:
+                # The job before its events: an event committed between the two reads is
+                # sent early rather than late.
                 line = await self.api.engine.read(self._read_job)
                 await self._push_events()
                 if line is None or JobState(line["state"]) in jobs.ENDS:
@@ -91,7 +93,6 @@ class JobPush:
             await self._write(output_to_wire(self.job, chunk))
 
     async def _write(self, stage: pb.Stage) -> None:
-        async with (
-            self._writing
-        ):  # stages and output are written by two tasks; gRPC allows one write at a time
+        # Stages and output are written by two tasks, and gRPC allows one write at a time.
+        async with self._writing:
             await self.write(stage)

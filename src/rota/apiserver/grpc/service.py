@@ -357,6 +357,8 @@ class ControllerService(ControllerServicer):
             yield
             return
         engine, name = self._api.engine, subscriber_name(caller, subscriber)
+        # An observation, not a record: after a restart every controller counts as
+        # absent until it watches again.
         engine.observe(lambda mirror: mirror.presence.connected_one(name))
         try:
             yield
@@ -380,6 +382,7 @@ class ControllerService(ControllerServicer):
                 bounds.check(request)
             async with while_token_valid(self._api.vault, caller):
                 yield caller
+        # `abort` raises it; handled as an error it would be answered a second time.
         except grpc.aio.AbortError:
             raise  # the body has ended the call with a status of its own
         except Exception as error:
@@ -389,6 +392,7 @@ class ControllerService(ControllerServicer):
 
     def _audit(self, context: Context, caller: Caller | None, action: str, target: str, outcome: str) -> None:
         entry = _audit_entry(context, caller, action, target, outcome)
+        # Counted, not written one by one: a caller without a valid token could fill the disk with lines.
         if outcome in REFUSALS:
             self._api.audit.write_counted(entry)
         else:

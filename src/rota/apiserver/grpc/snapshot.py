@@ -26,6 +26,7 @@ async def state_pages(api: Api, caller: Caller) -> AsyncGenerator[pb.StatePage, 
     Each page is of its own revision, none older than the sequence number in the first page: a watch from that
     number on repeats some changes, and misses none.
     """
+    # The cursor is taken first: what changes while pages are sent is repeated by the watch, and not lost.
     sequence, read = str(api.event_hub.latest_cursor()), api.engine.read
     yield pb.StatePage(sequence=sequence, queue=await read(partial(queue_state, caller=caller)))
     for node_ids in _batches(await read(lambda mirror: list(mirror.nodes))):

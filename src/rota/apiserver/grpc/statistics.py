@@ -43,9 +43,8 @@ class SummaryStream:
                 async for part in parts:
                     await write(part)
             took = time.monotonic() - started
-            await asyncio.sleep(
-                max(self._interval_seconds - took, took)
-            )  # idle for at least half of the time
+            # Idle for at least half of the time, however expensive a summary is.
+            await asyncio.sleep(max(self._interval_seconds - took, took))
 
     async def _parts(self) -> AsyncGenerator[pb.Summary, None]:
         """The parts of a summary. Each is held back until the next one exists, so that the last is marked."""
@@ -69,6 +68,7 @@ class SummaryStream:
     async def _count_queue(self) -> None:
         """A long queue is counted less often, so that counting takes a bounded share of the time."""
         started = time.monotonic()
+        # Counting visits every waiting job, in the loop that decides.
         if started >= self._count_again_at:
             self._queue = await self._api.engine.read(partial(queue_state, caller=self._caller))
             self._count_again_at = started + STATISTICS_QUEUE_SHARE * (time.monotonic() - started)

@@ -82,6 +82,7 @@ async def start_on_worker(request: Request) -> Response:
         # The number of the job that this very command creates: known only here, where it is decided.
         job_id = _job_id(view.counters.jobs + 1)
         spec = {"command": [command], "name": job_id, "on": node, "cpu": SMALL_CPU, "env": env}
+        # The caller has been given this worker: a lost job must not start on another one, or a second time.
         return submission.submit_job(view, {**spec, "recovery": "none"}, caller, None, now)
 
     done = await api.engine.ask("apiserver", submit)
@@ -175,6 +176,7 @@ async def _requested_job(request: Request) -> tuple[JobId, NodeId]:
     def read(mirror: Mirror) -> tuple[JobId, NodeId]:
         node = _find_worker(mirror, body.get("worker_id")).spec
         entry = mirror.jobs.get(JobId(_number_of(body.get("job_id"))))
+        # The whole UUID is compared: its lower bits alone are a job number, which a caller could guess.
         if entry is None or entry.spec.name != body["job_id"] or not can_see(caller, entry.spec.namespace):
             raise NotFound("job not found")
         if not any(rule.label == "node" and node.name in rule.values for rule in entry.spec.where):

@@ -124,6 +124,7 @@ def _job_event_stream(api: Api, job: JobId, last_sent: jobs.Json | None = None) 
         async with aclosing(_job_changes(api, job, last_sent)) as lines:
             async for line in lines:
                 data = responses.KEEP_ALIVE if line is None else responses.sse_event("status", line)
+                # Returned, not written: the last bytes end the response in the same write.
                 if line is not None and _is_ended(line):
                     return data
                 await write(data)

@@ -47,6 +47,7 @@ async def make_join_token(request: Request) -> Response:
     valid_ms = _parse_valid_ms(body.get("valid_seconds", JOIN_TOKEN_LIFE_MS / 1000))
     role = _parse_role(body.get("role"))
     networks = _parse_networks(body.get("addresses", []))
+    # Refused here rather than on the other machine, where the join would only time out.
     if api.addresses.loopback_only and body.get("local") is not True:
         raise Conflict(
             "this server listens on loopback only: no other machine could join", hint="rota dev --listen ADDR"
@@ -91,6 +92,7 @@ async def revoke_join_token(request: Request) -> Response:
     api, ref = api_of(request), request.path_params["ref"]
     access.require_cluster_wide(caller_of(request), Action.ADD_NODES)
     set_audit_target(request, f"join token {fields.printable(ref)}")
+    # In a thread: the vault reads files.
     token = await asyncio.to_thread(api.vault.revoke_join_token, ref)
     if token is None:
         raise NotFound(f"no join token has the id '{fields.printable(ref)}'", hint="see GET /v1/join-tokens")
@@ -216,6 +218,8 @@ def _require_allowed_address(token: StoredJoinToken, origin: str) -> None:
 
 def _certify_node(api: Api, spec: NodeSpec, csr: bytes, secret: str) -> bytes:
     try:
+        # Ordering: signed first, used up last. A request that cannot be signed must not cost the token, and
+        # of two enrolments with one token only the first to use it gets its certificate.
         certificate = api.authority.sign_node(csr, spec.id, spec.name, datetime.now(UTC))
         api.vault.use_join_token(secret, spec.id, wall_ms())
     except JoinRefused as refusal:

@@ -19,6 +19,7 @@ from rota.model.shape import Op, RunMode
 from rota.model.steps import Step
 
 Body = dict[str, Any]
+# Tables that a patch changes entry by entry.
 MERGED_TABLES = (
     "env",
     "labels",
@@ -27,7 +28,7 @@ MERGED_TABLES = (
     "files",
     "rollout",
     "retry",
-)  # tables that a patch changes entry by entry
+)
 _SAME_NAME_FIELDS = (
     *("workdir", "parallel", "priority", "gang", "noise", "preemptible", "evict_at_most"),
     *("log_bytes", "results", "move_pending"),

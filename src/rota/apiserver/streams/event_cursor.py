@@ -103,6 +103,8 @@ class RecentEvents:
         while self._count > self._events_max and dropped < len(self.rows):
             self._count -= len(self.rows[dropped].events)
             dropped += 1
+        # The floor is the last dropped revision: a cursor at or below it has to read the
+        # store, or it would miss events.
         self.floor = self.rows[dropped - 1].revision
         del self.rows[:dropped]
 
@@ -115,6 +117,8 @@ class RecentEvents:
 
     def latest_cursor(self, revision: int) -> EventCursor:
         """A cursor after all events up to that revision: that of the last event, if it is in memory."""
+        # No row to point at: an index behind all events of the revision, which
+        # `resume_from_store` accepts without a row.
         if not self.rows:
             return EventCursor(revision, AFTER_LAST_EVENT)
         return EventCursor(self.rows[-1].revision, len(self.rows[-1].events) - 1)
@@ -139,6 +143,8 @@ def resume_from_store(position: EventCursor, stored: Sequence[CommitEvents]) -> 
 
 def check_cursor(position: EventCursor, revision: int) -> None:
     """Raise CursorExpired if a server at this revision cannot have given out the cursor."""
+    # From another store, or from before a restore. Waiting for that revision would
+    # leave out all events until then.
     if position.revision > revision:
         raise CursorExpired("that sequence number is in the future", hint="list again, without since")
 

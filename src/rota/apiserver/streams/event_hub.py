@@ -46,9 +46,13 @@ class JobChangeSignal:
         now = asyncio.get_running_loop().time()
         self._credit = min(UPDATES_AT_ONCE, self._credit + (now - self._counted_at) * UPDATES_PER_SECOND)
         self._counted_at = now
+        # A token bucket that may go negative: a follower waits for exactly what it is in
+        # debt, and bursts stay bounded.
         self._credit -= 1
         if self._credit < 0:
             try:
+                # The end of the job cuts the wait short: a client that waits for a job must
+                # not be delayed by the throttle.
                 async with asyncio.timeout(-self._credit / UPDATES_PER_SECOND):
                     await self.ended.wait()
             except TimeoutError:
@@ -84,6 +88,7 @@ class EventHub:
 
     async def page_after(self, position: EventCursor) -> list[SequencedEvent]:
         """The next events after the cursor; [] if there are none yet."""
+        # Pages bound what is held for one reader; it asks for the next when it has sent this one.
         found = self._recent.page_after(position, event_cursor.ROWS_AT_ONCE)
         if found is None:
             stored = await self._engine.store.events(
@@ -133,6 +138,7 @@ class EventHub:
             self._wake_followers(committed)
         else:  # a full reload, with no commit of its own
             self._recent.on_reload(committed.revision)
+            # After a reload it is not known which jobs changed, so every follower reads again.
             self._wake_all_followers()
         if committed.events or not committed.decided.commits:
             # Replaced instead of cleared: a reader that took the event before and waits for it only later is
@@ -146,6 +152,7 @@ class EventHub:
         touched: dict[str, None] = {}
         for key in (*committed.decided.puts, *committed.decided.deletes):
             kind, job, *_ = key.split("/", 2)
+            # Derived from keys, not from events: some changes of a job, such as counts, have no event.
             if kind in _JOB_RECORDS:
                 touched[job] = None
         for job in touched:

@@ -59,6 +59,8 @@ class SharedLogSource:
     async def _join(self, node: NodeId, request: LogRequest) -> AsyncIterator["SharedStream"]:
         key = (node, request._replace(offset=0))
         stream = self._streams.get(key)
+        # The follower opens it at its own offset. Others join only if they are not below
+        # it, else they catch up first.
         if stream is None or stream.is_broken:
             stream = self._streams[key] = SharedStream(self._source.open(node, request), request.offset)
         stream.followers += 1
@@ -119,6 +121,8 @@ class SharedStream:
     def _joined_from(self, first: int) -> LogPiece:
         """Several pieces from that one on, joined: a follower that reads less often gets more at a time."""
         piece = self._held[first]
+        # The common case: the follower is up to date and gets the object that all
+        # others get, which is encoded once.
         if first + 1 == len(self._held):
             return piece
         if (
@@ -169,6 +173,8 @@ class SharedStream:
             self.end_offset = piece.offset + len(piece.data)
             self._ends.append(self.end_offset)
             self._held_bytes += len(piece.data)
+        # One piece always stays, or a piece larger than the buffer would be dropped
+        # before any follower has read it.
         while len(self._held) > 1 and (
             self._held_bytes > BUFFER_BYTES_MAX or len(self._held) > BUFFER_PIECES_MAX
         ):

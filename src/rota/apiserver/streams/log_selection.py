@@ -35,9 +35,8 @@ class LogSelection:
     offset: int = 0  # in the first attempt, if one stream of one task is read
     follow: bool = False
     window: LogWindow = WHOLE_LOG
-    resume: Mapping[StreamKey, int] = field(
-        default_factory=dict
-    )  # offsets up to which the reader has streams
+    # Offsets up to which the reader has streams.
+    resume: Mapping[StreamKey, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +54,7 @@ def log_request(selection: LogSelection, readable: ReadableAttempt, stream: str,
     """The request to the node for one stream; a resumed stream is read to its end, whatever the window."""
     name = (selection.job, readable.index, readable.attempt, stream)
     known = selection.resume.get((readable.index, readable.attempt, stream))
+    # The reader has a part of the stream: a window by time or lines could leave out bytes after that part.
     if known is not None:
         return LogRequest(*name, max(offset, known), selection.follow)
     return LogRequest(*name, offset, selection.follow, selection.window)
@@ -91,6 +91,7 @@ class AttemptSearch:
         entry = mirror.jobs.get(self._selection.job)
         if entry is None or block not in entry.attempts:
             return []
+        # Before the scan: the records compared next time are those that this scan has seen.
         self._scanned[block] = _records(entry, block)
         found: list[ReadableAttempt] = []
         for position in self._positions(entry, block):
@@ -119,6 +120,7 @@ class AttemptSearch:
         known[position] = new[-1].number
         if self._selection.attempt is not None:
             new = [placed for placed in new if placed.number == self._selection.attempt]
+        # Only at first: an attempt that starts later is newer output, and follows.
         elif is_first_scan and not self._selection.from_first:
             new = new[-1:]
         return [_readable(index, placed) for placed in new if _is_within(placed, self._selection.window)]

@@ -121,6 +121,7 @@ class Logs:
         write: Callable[[StreamChunk], Awaitable[None]],
         write_piece: Callable[[ReadableAttempt, str, LogPiece], Awaitable[None]],
     ) -> None:
+        # Each open stream is a call to a node: an array of a million tasks must not open a million of them.
         writing, slots = asyncio.Lock(), asyncio.Semaphore(OPEN_AT_ONCE)
         running: dict[tuple[int, str], asyncio.Task[None]] = {}  # the newest reader of each task and stream
 
@@ -249,6 +250,7 @@ class Logs:
         tail: Tail | None = None
         if self.tails is not None:
             name = (request.job, request.task, request.attempt, request.stream)
+            # In a thread: it reads a file, and a slow disk must not stop the event loop.
             tail = await asyncio.to_thread(self.tails.find, *name)
         if tail is None:
             raise error
@@ -289,6 +291,8 @@ class Logs:
                     yield _AttemptBatch(found, is_new)
                 if ended or not wanted.follow:
                     return
+                # From now on attempts are followed as they start; merging by time applies
+                # to what was recorded before.
                 is_new = True
                 await _wait_for_change(changes)
 

@@ -57,6 +57,7 @@ def waiting_notice() -> OnWait:
         nonlocal due_at, printed
         now = time.monotonic()
         due_at = due_at or now + QUIET_SECONDS
+        # After a moment and once: a failover within half a second needs no message.
         if not printed and now >= due_at:
             printed = True
             print_note(f"waiting: {problem}")

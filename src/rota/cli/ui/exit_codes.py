@@ -29,6 +29,7 @@ def exit_code(status: JobStatus) -> int:
     """The exit code of the job if it has one, otherwise the code for its final state."""
     if status.state in EXIT_CODES_BY_STATE:
         return EXIT_CODES_BY_STATE[status.state]
+    # As a shell reports it, so that scripts treat the job like a local command.
     if status.signal:
         return SIGNAL + status.signal
     if status.exit_code == 0:  # the task reported a failure and then exited with 0

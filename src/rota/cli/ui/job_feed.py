@@ -35,6 +35,8 @@ class JobFeed:
         self._final = threading.Event()
         if logs:
             query, cursor = LogQuery(job.id), LogCursor()
+            # The end of the job is taken from the other stream: asking the server again would
+            # cost a request per stream end.
             chunks = follow_logs(cluster.transport, query, cursor, lambda: self._final.wait(ENDING_SECONDS))
             _start(lambda: self._pump_logs(chunks))
         else:
@@ -51,6 +53,8 @@ class JobFeed:
         try:
             for status in statuses:
                 if status.is_final:
+                    # Before the put, which may block on a full queue: the log thread waits for
+                    # this event, not for the reader.
                     self._final.set()
                 self._queue.put(status)
         except Exception as error:  # top of a thread: raised again in the main thread

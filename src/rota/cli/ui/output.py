@@ -144,6 +144,7 @@ def print_all(lines: Iterable[str]) -> int:
     count = 0
     lines = iter(lines)
     while some := list(islice(lines, LINES_PER_WRITE)):
+        # Many lines per write: a long list to a terminal or pipe is dominated by the number of writes.
         print_data("\n".join(some))
         count += len(some)
     return count

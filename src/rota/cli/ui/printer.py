@@ -43,6 +43,7 @@ class Printer:
             print_note(f"task {chunk.index}: {what} missing: {clean(chunk.reason or 'unknown reason')}")
         elif self._is_plain:
             self._line_open = not chunk.data.endswith(b"\n")
+            # Flushed per chunk: output of a running job must not wait in a buffer of this process.
             write(self._target(chunk.stream), self._fit(chunk))
         else:
             self._write_lines(chunk, self._fit(chunk))
@@ -73,6 +74,7 @@ class Printer:
         key, head = _key(chunk), self._prefix.for_chunk(chunk)
         _, before = self._partial.get(key, (b"", b""))
         *lines, partial = (before + data).split(b"\n")
+        # Kept until its end arrives: two tasks that write at the same time must not share a line.
         self._partial[key] = (head, partial)
         if lines:
             write(self._target(chunk.stream), b"".join(head + line + b"\n" for line in lines))

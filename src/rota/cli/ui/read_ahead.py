@@ -12,6 +12,7 @@ _END = object()
 
 def read_ahead(items: Iterable[Item]) -> Iterator[Item]:
     """The same items; an exception of the iterator is raised here."""
+    # Bounded: a command that prints slowly must not read the whole list into memory.
     waiting: queue.Queue[object] = queue.Queue(BUFFERED_MAX)
     failed: list[Exception] = []
 

@@ -51,6 +51,8 @@ class RolloutGate:
 
     def _check_failure(self, index: int, status: StatusBlock) -> None:
         position = index % BLOCK_TASKS
+        # Only an attempt that ended by itself counts against the new version. A lost node
+        # or a stop says nothing about it.
         is_new = status.versions.get(position, 1) >= self._intent.replace
         if is_new and status.state[position] == _FAILED and self.failure is None:
             self.failure = f"task {index} failed: {_describe_end(status, position)}"
@@ -85,6 +87,8 @@ class RolloutGate:
         self, index: int, fresh: HealthySince, before: HealthySince | None, node: NodeId
     ) -> None:
         """Track since when a task is healthy. A restart resets it, and silence of its node proves nothing."""
+        # A process that its keeper restarted is a new one: it has proved nothing yet,
+        # although the attempt is the same.
         continues = before is not None and (before.attempt, before.restarts) == (
             fresh.attempt,
             fresh.restarts,
@@ -94,6 +98,8 @@ class RolloutGate:
         proven_ms = since.since_ms + self._healthy_ms
         if proven_ms > self._now.ms:
             self._wait_until(index, "is healthy, but not yet for long enough", proven_ms)
+        # The last report may be old: a node that died right after it would count as proof, and the
+        # rollout would take down the next task.
         elif self._healthy_ms and not self._is_seen_since(node, proven_ms):
             name = self._view.nodes[node].spec.name
             self._wait_until(

@@ -30,6 +30,8 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     job = view.jobs.get(JobId(key))
     if job is None or job.intent is None or job.rollout is None or job.intent.cancel:
         return NO_CHANGE
+    # The version is compared: a rollout that failed before the user updated the job
+    # again must not undo that update.
     failed = job.rollout.state is RolloutState.FAILED and job.rollout.version == job.intent.replace
     if not failed or not job.spec.rollout.rollback or (job.status is not None and job.status.ended):
         return NO_CHANGE

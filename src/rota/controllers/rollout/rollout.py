@@ -42,6 +42,7 @@ def start(view: View) -> Iterable[str]:
 
 def decide(view: View, key: str, now: Instant) -> Plan:
     job = view.jobs.get(JobId(key))
+    # A paused job starts no tasks: an attempt that was stopped now would have no replacement.
     if job is None or job.intent is None or not job.intent.replace or job.intent.paused:
         return NO_CHANGE
     if job.status is None or job.status.state is not JobState.ACTIVE:
@@ -80,6 +81,8 @@ def _is_replaced(job: JobView, index: int, number: int) -> bool:
     block, position = divmod(index, BLOCK_TASKS)
     phase = job.phases[block][position]
     later = ints(job.attempts[block], "number")[position] > number
+    # A later attempt that only waits for a node is still in progress, or `max_parallel` would be
+    # exceeded while the cluster is full.
     return phase >= FIRST_END or (later and phase == _RUNNING)
 
 

@@ -16,9 +16,11 @@ from rota.rules.phases import Phase
 
 def decide_service(view: View, job: JobView, intent: JobIntent, status: JobStatus, now: Instant) -> Plan:
     """One step of a rollout. Invariant: at most `max_parallel` tasks are unavailable, for whatever reason."""
+    # The record comes first: the deadline counts from it, also after a crash or under another leader.
     if job.rollout is None or job.rollout.version != intent.replace:
         return _start_rollout(job, intent, now)
     rollout = job.rollout
+    # Some tasks may be of the new version. The rollback reconciler, or the user, decides what follows.
     if rollout.state is RolloutState.FAILED:
         return NO_CHANGE
     gate = RolloutGate(view, job, intent, _healthy_ms(job, rollout), now)
@@ -34,6 +36,8 @@ def decide_service(view: View, job: JobView, intent: JobIntent, status: JobStatu
     chosen = dict(sorted((gate.unhealthy_old | dict(islice(gate.healthy_old.items(), max(0, free)))).items()))
     is_done = not (gate.unavailable or gate.healthy_old or gate.unhealthy_old)
     updated = _with_progress(rollout, gate, now, is_done=is_done)
+    # The proofs are needed only until the rollout ends, and are dropped with it:
+    # they cost space in every block.
     proofs = {} if updated.state is RolloutState.DONE else gate.healthy_since
     puts: tuple[Record, ...] = changed_blocks(job, {**gate.being_replaced, **chosen}, proofs)
     puts += (updated,) if updated != rollout else ()
@@ -66,6 +70,7 @@ def _without_backoff(job: JobView, task: TaskBlock, now: Instant) -> TaskBlock |
     if not backing_off.any():
         return None
     draft["not_before"][backing_off] = now.ms
+    # The failures belong to the version that is being replaced; a fix must not wait for its backoff.
     draft["failures"][backing_off] = 0
     return draft.done()
 

@@ -112,9 +112,11 @@ class Affinity:
 
     def points(self) -> Array:
         present = self.counts.live > 0
+        # The last entry counts nodes without the label: those are in no domain, and near to nothing.
         present[-1] = False
         if self._weight is not None:
             return present * float(self._weight)
+        # Otherwise jobs that attract each other would wait for a first one for ever.
         if self.counts_own and not present.any():
             present[:-1] = True
         return np.where(present, 0.0, EXCLUDED)
@@ -133,6 +135,7 @@ class AntiAffinity:
 
     def points(self) -> Array:
         present = self.counts.live > 0
+        # Nodes without the label are in no domain, so they are apart from everything.
         present[-1] = False
         return (
             present * -float(self._weight) if self._weight is not None else np.where(present, EXCLUDED, 0.0)
@@ -150,6 +153,8 @@ class TopologySpread:
 
     def points(self) -> Array:
         live = self.counts.live
+        # Only eligible domains count for the minimum: one whose nodes cannot run the job stays
+        # empty and would block all others.
         more = np.where(self._eligible_domains, live - live[self._eligible_domains].min(initial=np.inf), 0.0)
         if self._rule.weight is not None:
             return more * -float(self._rule.weight)

@@ -54,6 +54,7 @@ class TopologyDomains:
         return known
 
     def _drop_stale(self) -> None:
+        # With the size: a node that joins without labels changes no version, but needs a domain.
         version = (self.node_table.labels_version, self.node_table.size)
         if version != self._version:
             self._version = version
@@ -71,6 +72,7 @@ class TopologyDomains:
         if label == NODE_LABEL:
             return LabelDomains(np.arange(self.node_table.size), self.node_table.size)
         values = [labels.get(label) for labels in self.node_table.labels]
+        # Sorted, so that domain numbers do not depend on the order in which nodes joined.
         names = {
             value: at for at, value in enumerate(sorted({value for value in values if value is not None}))
         }
@@ -139,6 +141,7 @@ class AffinityCounts:
         """Count `times` more tasks of the job on a node; negative: fewer."""
         by_slot = self.placed.setdefault(job, {})
         by_slot[slot] = by_slot.get(slot, 0) + times
+        # Only jobs with spread rules have a column of their own.
         if job in self._index.own:
             self.own_tasks(job).add(slot, times)
         for selector in membership.members:

@@ -126,6 +126,8 @@ class _BlockDraft:
 
     def record(self) -> AttemptBlock:
         older = self._record.older + tuple(self._older)
+        # Bounded: a task that is retried for months must not grow its record without end. The number of
+        # dropped ones is kept, so that history shows the gap.
         dropped = max(0, len(older) - SUPERSEDED_KEPT)
         return self._draft.done(
             nodes=tuple(self._nodes),

@@ -37,6 +37,7 @@ class BestNodes:
 
         A different `version` means that all of them may have changed.
         """
+        # Only classes with a changed node are searched again. A new version may have changed every node.
         changed = board.changed_since(self._position) if version == self._version else None
         stale = (
             range(len(self._best_by_class))

@@ -45,6 +45,7 @@ class Board:
         if self._changes_read == position:
             return
         if (
+            # The table's log no longer reaches back far enough, or its shape has changed: copy everything.
             self._changes_read < table.forgotten
             or len(self.rows) != len(table.rows)
             or self.load.size != table.size
@@ -57,6 +58,7 @@ class Board:
     def changed_since(self, position: int) -> Array | None:
         """Slots that changed since this log position; None: too many, or trimmed from the log."""
         start = self._logged - (self.log_position - position)
+        # Beyond half of the nodes one vectorised pass is cheaper than single updates.
         if start < 0 or self._logged - start > self._changes_max:
             return None
         return self._log[start : self._logged]

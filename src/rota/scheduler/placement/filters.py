@@ -51,6 +51,8 @@ def matching_nodes_of_all_clusters(node_table: NodeTable, shape: Shape) -> Array
     known: dict[tuple[object, ...], bool] = {}
     found = np.zeros(node_table.size, np.bool_)
     for slot, (labels, taints) in enumerate(zip(node_table.labels, node_table.taints, strict=True)):
+        # The key holds every label that a constraint reads. With one missing, the result of one
+        # node would be used for another.
         values = (taints, *(labels.get(label) for label in labels_used))
         if values not in known:
             known[values] = node_matches(shape, labels, taints)

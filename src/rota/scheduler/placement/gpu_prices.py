@@ -7,9 +7,8 @@ import numpy as np
 from rota.model.columns import Array
 
 DEVICE_MILLI = 1000
-SIZES_MAX = (
-    32  # sizes that get a price, the most requested ones: the others change prices little and cost much
-)
+# Sizes that get a price, the most requested ones: the others change prices little and cost much.
+SIZES_MAX = 32
 ROUNDS_MAX = 300  # some tens are usual; prices are admissible after any number of rounds
 EPSILON = 1e-9
 

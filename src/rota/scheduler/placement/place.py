@@ -58,6 +58,8 @@ class Placer:
     def start_round(self, view: View) -> None:
         """Bring the board up to date and drop the counts of the previous round."""
         self.board.sync()
+        # Demand is an input of the GPU score alone; without GPUs counting it would
+        # cost every round for nothing.
         if self.board.devices.shape[1]:
             self.rows.gpus.update_demand(view)
         self.affinity = AffinityCounts(view.affinity, self._domains)
@@ -70,6 +72,7 @@ class Placer:
         """
         if not job.spec.gang:
             return self._place(job, wanted, barred)
+        # `parallel` or a quota allows only a part of it. A gang starts as a whole or not at all.
         if wanted < job.task_counts.pending:
             return Assignments([])
         # A cheap test first: undoing a partly placed gang costs a rescore of every node it touched.
@@ -78,6 +81,7 @@ class Placer:
         found = self._place(job, wanted, barred)
         if len(found.assigned) == wanted:
             return found
+        # The board must be as before the trial: the next job of this round is placed on it.
         self.release(job, found.assigned)
         return Assignments([])
 
@@ -97,10 +101,13 @@ class Placer:
         found = Assignments([], *best)
         if not best.fitting or wanted <= 0:
             return found
+        # The best node is known already from `_best_two`. Most jobs have one task, and
+        # this is their whole placement.
         if wanted < _FEW:
             found.assigned.append(self._allocate(shape, best.slot, rules))
             if wanted > 1:
                 found.assigned.extend(self._place_one_by_one(shape, wanted - 1, rules, barred))
+        # A run scores several tasks ahead. That is exact only while a pick changes no points of other nodes.
         elif rules.is_static:
             found.assigned.extend(self._place_in_runs(shape, wanted, rules, barred))
         else:
@@ -139,6 +146,8 @@ class Placer:
         if classes is None:
             return None
         best_nodes = row.best_nodes.get(rules.labels)
+        # Compared by identity: after a change of labels the classes are new objects, and
+        # old entries name wrong nodes.
         if best_nodes is None or best_nodes.classes is not classes:
             best_nodes = row.best_nodes[rules.labels] = BestNodes(classes)
         best_nodes.sync(self.board, row.points, row.version)
@@ -146,6 +155,7 @@ class Placer:
 
     def _node_classes(self, rules: PlacementRules) -> NodeClasses | None:
         """Classes of nodes that every rule treats equally; None where there are too many classes."""
+        # With a rule per node every node is its own class, and the cache would be the row itself.
         classes = None if NODE_LABEL in rules.labels else self.affinity.classes(rules.labels)
         return None if classes is None or len(classes.slots) > _CLASSES_MAX else classes
 
@@ -194,6 +204,8 @@ class Placer:
         return assignments
 
     def _allocate(self, shape: Shape, slot: int, rules: PlacementRules) -> Assignment:
+        # Chosen by the scheduler, not by the node: preemption and density have to
+        # know which device becomes free.
         devices = choose_gpus(self.rows, shape, slot) if self.board.devices.shape[1] else 0
         self.board.allocate(shape, slot, 1, devices)
         rules.add_task(slot)
@@ -226,6 +238,7 @@ def _best_class(classes_picks: list[_ClassPicks], added: list[float], wanted: in
     found: _ClassPicks | None = None
     for picks, more in zip(classes_picks, added, strict=True):
         head = picks.peek(wanted) if more != EXCLUDED else None
+        # Ties go to the lower slot, as in a scan of all nodes: property tests compare the two.
         if head is not None and (best is None or (head.points + more, -head.slot) > best):
             best, found = (head.points + more, -head.slot), picks
     return found
@@ -249,6 +262,7 @@ def choose_gpus(rows: ScoreRows, shape: Shape, slot: int) -> int:
     amount = dict(shape.needs).get(GPU, 0)
     if not amount:
         return 0
+    # A share must fit on one device; the sum of free shares of several devices is of no use to a task.
     if amount < WHOLE_GPU:
         ranked = rows.gpus.rank(NodeSlice(rows.board, shape, np.array([slot])))
         return 1 << int(ranked.device[0])

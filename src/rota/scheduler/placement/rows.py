@@ -121,6 +121,8 @@ class ScoreRows:
         return points
 
     def _add_row(self, shape: Shape) -> ScoreRow:
+        # The oldest row goes. A row that is needed again is scored again, so the bound
+        # costs time and no correctness.
         if len(self._rows) >= ROWS_KEPT:
             del self._rows[next(iter(self._rows))]
         row = self._rows[shape] = ScoreRow()
@@ -128,6 +130,8 @@ class ScoreRows:
 
     def _sync(self, shape: Shape, row: ScoreRow) -> None:
         board = self.board
+        # Two kinds of invalidation: changes of single nodes come by the log. Labels and GPU demand affect all
+        # nodes at once, so a new version rescores the whole row.
         version = (board.node_table.labels_version, self.gpus.version)
         if row.position == board.log_position and row.version == version:
             return
@@ -174,6 +178,7 @@ class ScoreRows:
             for at, least in row.minimums:
                 if free.item(at, slot) < least:
                     now = EXCLUDED
+            # Maintained as a difference: counting the whole row would cost as much as rescoring it.
             row.fitting += (now != EXCLUDED) - (row.points.item(slot) != EXCLUDED)
             row.points[slot] = now
 
@@ -214,9 +219,13 @@ class PlacementRun:
             return []
         if wanted == 1 or self._one_by_one:
             return [Pick(best, float(worth[best]))]
+        # The work is bounded by pairs of node and task. Packing needs depth (few nodes, many
+        # tasks), spreading needs breadth.
         depth = min(self._depth, wanted, self._per_node_max or wanted)
         breadth = min(worth.size, max(1, wanted * _AHEAD // depth), _PAIRS_MAX // depth)
         picks, short_of_depth = self._sorted_picks(worth, added, breadth, depth)
+        # Adapted from run to run: deeper when nodes took all tasks that were scored
+        # ahead, shallower when they did not.
         self._depth = (
             min(self._depth * 4, _PAIRS_MAX) if short_of_depth else max(_SPREAD_DEPTH, self._depth // 2)
         )
@@ -236,6 +245,8 @@ class PlacementRun:
         value = self._rows.score_nodes(self._shape, pairs, nth)
         if added is not None:
             value += added[pairs]
+        # A node's later task cannot be picked before its earlier one, even if it is worth more, as under
+        # packing. The running minimum encodes that order for the sort.
         low = np.minimum.accumulate(value.reshape(-1, depth), axis=1).ravel()
         order = np.lexsort((nth, pairs, -low))
         order = order[: np.count_nonzero(low != EXCLUDED)]

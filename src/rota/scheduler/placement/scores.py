@@ -37,6 +37,7 @@ class Score(Protocol):
 
 def label_points(node_table: NodeTable, shape: Shape) -> Array | None:
     """Points for labels and taints, EXCLUDED where they forbid the shape; None where none of them matters."""
+    # None is the common case and saves an array per row and an addition per rescore.
     unaffected = not shape.where and not shape.prefer and not any(node_table.taints)
     if unaffected and node_table.other_clusters(shape.cluster) is None:
         return None
@@ -54,6 +55,8 @@ def state_points(nodes: NodeSlice, interference: Interference, gpus: GpuScorer) 
     if shape.policy is Policy.PACK:
         found: Array = nodes.idle() * -_RESOURCE_POINTS
     else:
+        # Load lowers the score and never excludes a node: cores can be shared, so a busy
+        # node is slow and not broken.
         found = nodes.idle() - nodes.idle_max - nodes.outside_load
         found *= _RESOURCE_POINTS
     if nodes.has_gpus:

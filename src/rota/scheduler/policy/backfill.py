@@ -43,6 +43,7 @@ class BackfillReservation(NamedTuple):
         Nothing if it ends before the head starts.
         """
         expect_ms = spec.expect_ms
+        # The reservation protects the head of line from later jobs only; an earlier one may take its place.
         if spec.queue_rank <= self.rank:
             return {}
         if expect_ms is not None and now.wall_ms + expect_ms <= self.at_ms:
@@ -50,6 +51,8 @@ class BackfillReservation(NamedTuple):
         found: dict[int, Array] = {}
         for slot, left in self.slots.items():
             beside = np.array([left.get(resource, 0) for resource in (TASKS, *board.rows)], np.int64)
+            # Computed from what is free now: tasks placed beside the head of line since
+            # then have used a part of it.
             found[slot] = np.maximum(0, board.free[:, slot] - beside)
         return found
 
@@ -67,6 +70,8 @@ class BackfillReservation(NamedTuple):
         left = self.slots.get(slot)
         if left is not None:
             for resource, amount in ((TASKS, 1), *spec.shape.needs):
+                # Later jobs share what is left. Without this each of them could use all of it,
+                # and the head would start late.
                 left[resource] = left.get(resource, 0) - amount
 
 
@@ -85,6 +90,8 @@ def find_reservation(
     if any(amount > 0 and board.row(resource) is None for resource, amount in shape.needs):
         return None
     slots = slots[_fitting_tasks(board.capacity[:, slots], board.needs(shape)) > 0]
+    # A bound on the work: on nearly empty nodes the fewest tasks have to end. A gang
+    # may need as many nodes as tasks.
     chosen = _emptiest(board, slots, max(_CANDIDATES, wanted))
     ids = view.node_table.ids
     releases = {slot: [*expected_releases(view, view.nodes[ids[slot]], now)] for slot in chosen}
@@ -117,9 +124,12 @@ def _earliest(
     for end_ms, slot, released in sorted(ends):
         if sum(copies.values()) >= wanted:
             break
+        # A task that is overdue cannot have ended in the past: the start is never before now.
         at_ms = max(at_ms, end_ms, now.wall_ms)
         free[slot] += _row_amounts(board, released)
         copies[slot] = int(_fitting_tasks(free[slot], needs))
+    # Zero: no end is needed, so resources are not what the job waits for. Too far ahead: nodes would stay
+    # empty for a day because of an estimate.
     if sum(copies.values()) < wanted or not 0 < at_ms <= now.wall_ms + RESERVATION_AHEAD_MS:
         return None
     return BackfillReservation(
@@ -165,12 +175,15 @@ def expected_releases(view: View, node: NodeView, now: Instant) -> Iterable[Rele
     for job_id, index in node.assigned:
         job = view.jobs[job_id]
         block, position = divmod(index, BLOCK_TASKS)
+        # Lookahead tasks hold nothing yet, and start only when another task has ended.
         if job.phases[block][position] != Phase.QUEUED:
             yield Release(_end_ms(job, index, now), job.spec.shape.needs)
 
 
 def _end_ms(job: JobView, index: int, now: Instant) -> int:
     expect_ms = job.spec.expect_ms
+    # What the user states is preferred; observed run times are the fallback, and
+    # without both no end is assumed.
     if expect_ms is None and job.run_us is not None:
         expect_ms = round(job.run_us / 1000)
     if expect_ms is None:

@@ -24,6 +24,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     job = view.jobs.get(JobId(key))
     if job is None or (job.status is not None and job.status.ended) or not _has_limit(job.spec):
         return NO_CHANGE
+    # Only a deadline can still change a verdict: from "cannot start in time" to "was not over in time".
     if job.verdict is not None and (job.verdict.ends or job.spec.deadline_at_ms is None):
         return NO_CHANGE
     verdict = _overdue(job, now) or _unstarted(job, now)
@@ -47,6 +48,7 @@ def _overdue(job: JobView, now: Instant) -> SchedulerVerdict | None:
         return None
     if now.wall_ms > deadline_ms and job.attempts:
         return SchedulerVerdict(job.spec.id, "it was not over by its deadline", late=True, ends=True)
+    # It would use resources that others need, and still end too late.
     if now.wall_ms > deadline_ms - (job.spec.expect_ms or 0) and not job.attempts:
         return SchedulerVerdict(job.spec.id, "it can no longer be over by its deadline", late=True)
     return None

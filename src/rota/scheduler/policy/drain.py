@@ -34,6 +34,8 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     node = view.nodes.get(NodeId(key))
     if node is None or not node.is_draining or not node.assigned:
         return NO_CHANGE
+    # A node that leaves by itself has no drain request: an empty intent stands for
+    # "no deadline, not everything".
     intent = node.intent if node.intent is not None and node.intent.drains else NodeIntent(node.spec.id)
     # Tasks of system jobs serve the other tasks of the node, so they are evicted last.
     system_tasks = [name for name in node.assigned if _is_system_task(view, name)]
@@ -41,6 +43,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     if alone or (intent.drain_by_ms is not None and now.ms >= intent.drain_by_ms):
         return _evict_tasks(view, node, intent, now, alone=alone)
     plan = _evict_tasks(view, node, intent, now, alone=False, is_due=lambda job: _is_due(job, node, now))
+    # Nothing wakes this key when a grace period has to start, so the earliest of these times is its timer.
     dues = (_due_ms(view.jobs[job], node) for job, _ in node.assigned)
     times = [intent.drain_by_ms, plan.wake_at_ms, *(due for due in dues if due is not None and due > now.ms)]
     return plan.but(wake_at_ms=min((at_ms for at_ms in times if at_ms is not None), default=None))
@@ -48,6 +51,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
 
 def _is_due(job: JobView, node: NodeView, now: Instant) -> bool:
     due_ms = _due_ms(job, node)
+    # A service never ends by itself: waiting for the deadline would only keep the node busy for longer.
     return job.spec.is_service or (due_ms is not None and now.ms >= due_ms)
 
 
@@ -86,12 +90,14 @@ def _evict_tasks(
             continue
         ready = [index for index in indices if may_evict(job, index)]
         bound = len(ready) if intent.drain_all else _eviction_limit(job, len(ready))
+        # A gang that loses one task cannot go on; stopping all of it lets it start elsewhere as a whole.
         evicted = [at for _, at in live_tasks(job)] if job.spec.gang and ready else ready[:bound]
         left |= len(ready) > len(evicted) or any(_waits_on_node(job, index) for index in indices)
         for index in evicted:
             blocks.evict(job, index, EVICTED | DRAINED)
         if evicted:
             events.append(_event(job, evicted, node, alone=alone))
+    # The end of another task may free the budget, but wakes no key of this node.
     wake_at = now.ms + _RETRY_MS if left else None
     why = "; ".join(event.why for event in events)
     return Plan(blocks.records(), events=tuple(events), why=why, wake_at_ms=wake_at)
@@ -111,6 +117,7 @@ def _tasks_by_job(
 def _eviction_limit(job: JobView, count: int) -> int:
     """The job's eviction budget applies to drains too, but at least one task is evicted."""
     allowed = job.spec.evict_at_most
+    # At least one: with a budget of 0 a node could never be drained.
     return count if allowed is None else max(0, max(1, allowed) - job.task_counts.stopping)
 
 

@@ -50,12 +50,14 @@ def due_groups(view: View, job: JobView, now: Instant) -> Iterator[MoveGroup]:
     due = {index: move for index, move in sorted(job.moving.items()) if _is_due(job, index, move, now)}
     refused = refusing_slots(view, job, now)
     if job.spec.gang:
+        # As long as some of its tasks are live or in backoff, the gang cannot start as a whole.
         if due and len(due) == job.task_counts.pending and not job.task_counts.live:
             left = [view.node_table.slot[move.source] for move in due.values() if _leaves(view, move)]
             yield MoveGroup(list(due), slot_mask(view, [*refused, *left]))
         return
     by_route: dict[tuple[NodeId, NodeId | None], list[int]] = {}
     for index, move in due.items():
+        # A target that cannot run the task any more does not delay it: it goes to any node but its own.
         target = move.target if _is_usable(view, move.target, refused) else None
         by_route.setdefault((move.source, target), []).append(index)
     for (source, target), indices in by_route.items():
@@ -82,6 +84,8 @@ def _leaves(view: View, move: MoveOrder) -> bool:
 
 def _is_usable(view: View, target: NodeId | None, refused: list[int]) -> bool:
     slot = None if target is None else view.node_table.slot.get(target)
+    # `expected`, not `open`: a target that is only disconnected may reconnect, as
+    # all nodes do after a restart.
     return slot is not None and bool(view.node_table.expected[slot]) and slot not in refused
 
 

@@ -65,8 +65,10 @@ def find_victims(
 def _candidates(view: View, placer: Placer, job: JobView, barred: Array | None) -> list[int]:
     """Slots where it would fit if everything evictable were evicted, those that lack least first."""
     board, shape = placer.board, job.spec.shape
+    # A margin, so that a difference of one point does not kill running tasks.
     below = job.spec.priority - PREEMPT_MARGIN + 1
     preemptible = view.node_table.preemptible
+    # The common case, and cheap: nothing in the cluster may be evicted for this job.
     if not preemptible.leaving and not any(level < below for level in preemptible.by_priority):
         return []
     able = placer.rows.eligible(shape).copy()
@@ -81,6 +83,7 @@ def _candidates(view: View, placer: Placer, job: JobView, barred: Array | None) 
         if row is None:
             return []
         able &= board.free[row] + preemptible.below(below, resource, board.size) >= amount
+        # Upper bounds per node from columns. Only a few nodes are then examined task by task.
         lacks += np.maximum(0, amount - board.free[row]) * board.per_capacity[row]
     slots = np.nonzero(able)[0]
     found: list[int] = slots[np.lexsort((slots, lacks[slots]))[:_CANDIDATES]].tolist()
@@ -104,6 +107,8 @@ def _cheapest_victims(
         _victims(view, node, job, evicting), key=lambda victim: (victim.priority, len(victim.tasks))
     )
     for count, victim in enumerate(candidates, 1):
+        # Whole levels of priority at a time: the lowest level that is enough decides,
+        # before the number of tasks does.
         last = count == len(candidates) or candidates[count].priority > victim.priority
         if last and need.met_by(candidates[:count]):
             return _fewest_victims(need, candidates[:count])
@@ -114,6 +119,7 @@ def _fewest_victims(need: "_Shortfall", candidates: list[Victim]) -> tuple[Victi
     """The fewest of these candidates; all of them are enough, those below the top priority are not."""
     if need.met_by([]):
         return ()
+    # 2^10 subsets at most. Beyond it the greedy search below may evict one task more than necessary.
     if len(candidates) <= _EXACT:
         return _fewest_by_trial(need, candidates)
     chosen = list(candidates)
@@ -150,6 +156,8 @@ class _Shortfall:
             row = _row(board, resource)
             leaving = preemptible.leaving.get(resource)
             free = 0 if row is None else int(board.free[row, slot])
+            # What others are leaving counts as free. So a restart, which forgets nominations,
+            # evicts nothing a second time.
             coming = 0 if leaving is None or slot >= leaving.size else int(leaving[slot])
             if amount > free + coming:
                 self._missing[resource] = amount - free - coming
@@ -182,10 +190,13 @@ def _victims(view: View, node: NodeView, job: JobView, evicting: Set[TaskKey]) -
         if not other.spec.evictable or other.spec.priority > job.spec.priority - PREEMPT_MARGIN:
             continue
         tasks = live_tasks(other) if other.spec.gang else ((job_id, index),)
+        # A gang is one victim: it is counted once for this node, and only if each of
+        # its live tasks may be evicted.
         if job_id in gangs or not all(
             may_evict(other, at) and (job_id, at) not in evicting for _, at in tasks
         ):
             continue
+        # The budget is shared by all candidates of this node, so that a set of victims never exceeds it.
         left = budgets.setdefault(job_id, _eviction_budget(other, evicting))
         if len(tasks) > left:
             continue
@@ -201,6 +212,8 @@ def _victims(view: View, node: NodeView, job: JobView, evicting: Set[TaskKey]) -
         yield Victim(other.spec.priority, tasks, amounts, devices)
 
 
+# A lookahead task starts by itself as soon as a slot is free: left there, it would take what the victims
+# free before the preempting task arrives.
 def _lookahead_tasks_below(view: View, slot: int, job: JobView, evicting: Set[TaskKey]) -> Iterator[TaskKey]:
     """Lookahead tasks of lower priority on the node."""
     for name in sorted(view.nodes[view.node_table.ids[slot]].assigned):

@@ -59,6 +59,7 @@ def _new_nodes(view: View, placer: Placer, job: JobView) -> list[NodeId]:
 
 
 def _pin_blocks(job: JobView, new: list[NodeId]) -> list[PinBlock]:
+    # Appended: the index of a pinned task is its position in this order, and must never change.
     nodes = [*job.task_by_node, *new]
     first = len(job.task_by_node) // BLOCK_TASKS
     last = (len(nodes) - 1) // BLOCK_TASKS

@@ -41,9 +41,8 @@ class DeadlineChecks:
         self._living: dict[AttemptKey, _Living] = {}
         self._began_ms: dict[AttemptKey, int] = {}
         self._of_task: dict[tuple[str, int], dict[AttemptKey, None]] = {}
-        self._limited: dict[
-            AttemptKey, int | None
-        ] = {}  # since when it is over its limit while the keeper runs
+        # Since when it is over its limit while the keeper runs.
+        self._limited: dict[AttemptKey, int | None] = {}
         self._canceled: dict[tuple[str, int], None] = {}  # tasks
         self._evicted: dict[AttemptKey, None] = {}
         self._stopping: dict[AttemptKey, int | None] = {}  # since when it must stop while its node is healthy

@@ -20,9 +20,8 @@ class EventChecks:
         self._at: list[EventCursor] = []
         self._committed_ms: list[int] = []
         self._next: dict[str, int] = {}  # by subscriber: index of the next event it must receive
-        self._skips: dict[
-            str, int
-        ] = {}  # up to which index it may skip, because the store has deleted events
+        # Up to which index it may skip, because the store has deleted events.
+        self._skips: dict[str, int] = {}
         self._acknowledged: dict[str, EventCursor] = {}  # acknowledgements that a server has answered
 
     def committed(self, batch: Batch, revision: int) -> None:
@@ -51,9 +50,8 @@ class EventChecks:
     def received(self, subscriber: str, happened: SequencedEvent) -> None:
         place = self._next[subscriber]
         skipped = bisect.bisect_left(self._at, happened.at)
-        if (
-            place < skipped <= self._skips.pop(subscriber, 0)
-        ):  # a server's memory may reach further back than the store
+        # A server's memory may reach further back than the store.
+        if place < skipped <= self._skips.pop(subscriber, 0):
             place = self._next[subscriber] = skipped
         expected = self._happened[place] if place < len(self._happened) else None
         if happened != expected:

@@ -87,9 +87,8 @@ class RecordChecks:
         fresh = {key: codec.decode(key, value) for key, value in batch.puts}
         self._widen(fresh)
         self._deleted = dict.fromkeys(key for key in batch.deletes if key.startswith("node/"))
-        placed_first = sorted(
-            fresh, key=lambda key: not key.startswith("attempt/")
-        )  # an attempt may end in the commit that places it
+        # An attempt may end in the commit that places it.
+        placed_first = sorted(fresh, key=lambda key: not key.startswith("attempt/"))
         # Compare each record with `known` before any of this commit is applied to it.
         for key in placed_first:
             record = fresh[key]

@@ -47,9 +47,8 @@ def check_start(known: Mapping[str, Any], fresh: Mapping[str, Any], before: Any,
         )
         requested = intent is not None and (intent.cancel or len(intent.cancel_tasks) >= spec.count)
         assigned = fresh.get(f"job/{now.id}/cluster") or known.get(f"job/{now.id}/cluster")
-        cluster_failed = (
-            assigned is not None and assigned.failed is not None
-        )  # canceled whatever its dependencies
+        # Its cluster has failed: it is canceled whatever its dependencies are.
+        cluster_failed = assigned is not None and assigned.failed is not None
         if not unmeetable and not requested and not cluster_failed:
             raise InvariantBroken(f"job {now.id} was canceled while {states} may still be met")
     elif now.state is not JobState.TIMED_OUT and not all(met):

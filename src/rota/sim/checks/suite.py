@@ -54,9 +54,8 @@ class Checks:
         self._succeeded: dict[tuple[str, int], None] = {}  # tasks whose process exited with 0
         self._once: dict[tuple[str, int], AttemptKey] = {}
         self._live: dict[tuple[str, int], dict[AttemptKey, SimMachine]] = {}
-        self._twice: dict[
-            tuple[str, int], int | None
-        ] = {}  # tasks with two live processes -> both nodes healthy since
+        # Tasks with two live processes -> both nodes healthy since.
+        self._twice: dict[tuple[str, int], int | None] = {}
         self._used: dict[tuple[str, str], int] = {}
 
     @property
@@ -83,6 +82,8 @@ class Checks:
         if writer is not None:
             mirror.within_capacity(writer, placed)
             self._commits += 1
+            # In proportion to the records: a comparison costs as much as there are, so its
+            # share of a run stays constant.
             if self._commits >= max(COMMITS_BETWEEN, len(self.known) // 2):
                 self.check_mirror(writer)
 
@@ -98,10 +99,12 @@ class Checks:
         name = f"attempt {key[2]} of task {key[1]} of job {key[0]}"
         started_on = self._started_on.get(key)
         step, restart = self._steps.get(key, (0, 0))
+        # The next step of an attempt, or a restart by its keeper, is the same attempt and no second start.
         follows = started_on == machine.name and (step == child.step - 1 > 0 or restart < child.restart)
         if started_on is not None and not follows:
             raise InvariantBroken(f"{name} was started twice: on {started_on} and on {machine.name}")
         self._started_on[key], self._steps[key] = machine.name, (child.step, child.restart)
+        # Invariant: nothing runs that is not durable. An offer is sent after its commit, never before.
         if not self._is_known(key):
             raise InvariantBroken(f"{name} was started on {machine.name} and is not on disk")
         spec = self.spec_of(key[0])
@@ -121,6 +124,8 @@ class Checks:
         live[key] = machine
         if len(live) > 1:
             self.world.count("task: two attempts alive at once")
+            # Two live attempts are legal while a node is cut off. How long is checked from
+            # when both nodes are healthy.
             self._twice[task] = None
             self._check_leases(task, live, spec)
 
@@ -228,6 +233,8 @@ class Checks:
                 self.known.get(f"attempt/{job}/{block}"),
                 self.known.get(f"status/{job}/{block}"),
             )
+            # Its result is void: the server has to acknowledge it so that the keeper can
+            # forget it, but need not store it.
             if attempts is None or ints(attempts, "number")[at] != attempt:
                 continue  # a later attempt has replaced it
             if (

@@ -63,6 +63,7 @@ class SimAgent(SimProcess):
 
     def start(self) -> None:
         self.start_life()
+        # A restarted agent knows nothing: what it needs comes from the keeper's state message.
         self.attempts = AttemptTracker()
         self.leaving = False
         self._forget_stream()
@@ -109,6 +110,8 @@ class SimAgent(SimProcess):
         """Return the latest sequence number, after adding the heartbeats due since the last message."""
         now_ms = self.clock.boot_ms()
         missed = (now_ms - self._sent_at_ms) // BEAT_MS if self.welcomed and self.runs else 0
+        # Only the last few matter to leases and stale orders; numbering the others one by
+        # one would slow down long runs.
         self.sequence.next_n += max(0, missed - 4)
         for ago in range(min(4, missed) - 1, -1, -1):
             self.sequence.next_number(now_ms - ago * BEAT_MS)
@@ -145,6 +148,8 @@ class SimAgent(SimProcess):
 
     def _event_sink(self, life: int) -> Callable[[bytes], None]:
         def receive(message: bytes) -> None:
+            # As an event of its own: in production the message crosses a socket, and the
+            # agent may die before it reads it.
             self.world.after(0, lambda: self.do(life, lambda: self._record(message)))
 
         return receive
@@ -158,6 +163,8 @@ class SimAgent(SimProcess):
 
     def _lose_keeper(self) -> None:
         self.trace("keeper died; starting a new one")
+        # Ordering: reports stop before the stream is closed, so that no report of the
+        # dead keeper is sent as current.
         self.attempts.on_keeper_lost()
         self._disconnect("keeper died")
         if self.machine.on and not self.leaving:
@@ -187,6 +194,8 @@ class SimAgent(SimProcess):
             access.handshake(stream, message)
 
         self.world.after(self.machine.network.delay_ms(), lambda: self._dial(stream, handshake))
+        # Without a timeout an agent would wait for ever at a server that accepted the
+        # stream and was frozen then.
         self.after(SUSPECT_MS, lambda: self._time_out_handshake(stream))
         self.called()
 
@@ -212,6 +221,8 @@ class SimAgent(SimProcess):
             self.after(BACKOFF_MS[0], self._call)
             return
         self.after(self._backoff_ms * self._rng.uniform(0.5, 1.0), self._call)
+        # No longer than a heartbeat: after a short outage of the server a node must not be
+        # silent for long enough to be lost.
         self._backoff_ms = min(2 * self._backoff_ms, BACKOFF_MS[1], self.machine.heartbeat_ms)
 
     def _hello(self) -> Hello:
@@ -267,6 +278,7 @@ class SimAgent(SimProcess):
         )
         for job_orders in self.attempts.apply_orders(orders.jobs, facts):
             self._forward_to_keeper(job_orders)
+        # Starts that waited until the accept was durable on the server: at_most_once and one_at_a_time jobs.
         for job_orders in self.attempts.released_by(orders.stored):
             self._forward_to_keeper(job_orders)
         stored = self.attempts.on_durable(orders.stored)

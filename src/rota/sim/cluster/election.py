@@ -88,6 +88,7 @@ class Election:
             case LeaseAction.STEP_DOWN:
                 self._step_down(server, "the store is unreachable")
             case LeaseAction.RENEW:
+                # Before the call: a renewal that gets no answer must not be repeated without a pause.
                 self._tried_at_ms[name] = now_ms
                 self._renew(server, now_ms)
             case LeaseAction.WAIT:
@@ -97,6 +98,8 @@ class Election:
         if not self._reaches(server):
             self._hold(server)
         elif self._key.renew(KeyHolder(server.name, server.life), self.world.now_ms):
+            # As of when the renewal was sent, not answered: the store counts the lease from an
+            # earlier moment than the answer.
             self._renewed_at_ms[server.name] = now_ms
             self._hold(server)
         else:

@@ -119,6 +119,7 @@ class SimEngine(SimProcess):
 
     def _step(self) -> None:
         self._step_scheduled = False
+        # An iteration voids the pending timer: otherwise each commit would leave one more timer behind.
         self._timers += 1
         if not self.leads or self._busy:
             return
@@ -130,6 +131,7 @@ class SimEngine(SimProcess):
         decided = self._decided(now)
         if stalled:  # the loop has restarted the liveness clocks
             self.observed()
+        # Nothing to decide: sleep until the next timer of the work queue, at most a tick.
         if decided is None:
             self._wait_for_work()
         elif decided.commits:
@@ -190,6 +192,7 @@ class SimEngine(SimProcess):
                 self._open(answer)
             else:
                 for request in self.loop.drain_requests():
+                    # Refused instead of kept: a client retries at another server, which may reach the store.
                     request.refused(Unavailable("the store cannot be read"))
                 self.after(BACKOFF_MS, lambda: self.store.read(self, done))
 
@@ -197,6 +200,8 @@ class SimEngine(SimProcess):
 
     def _open(self, snapshot: Snapshot) -> None:
         before, led = self.loop, self.leads
+        # Cluster time never goes back: it continues from the last commit, or from this
+        # leader's own time if that is later.
         self._offset_ms = max(snapshot.time_ms, self.now().ms if self.leads else 0) - self.clock.boot_ms()
         records = (codec.decode(key, value) for key, value in snapshot.records.items())
         mirror = load_mirror(records, self.now().ms)
@@ -238,6 +243,7 @@ class SimEngine(SimProcess):
         self._run_deferred_reads()
         for event in decided.events:
             self.trace(event.why)
+        # Ordering: answers and orders leave only after the commit, and reads that waited for it come first.
         decided.answer()
         if decided.commits:
             self.on_commit(decided)

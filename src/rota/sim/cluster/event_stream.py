@@ -75,6 +75,7 @@ class SimEventStream:
 
     def open(self, stream: SimStream, request: WatchRequest) -> None:
         stream.up.on_break = lambda _: self._forget(stream)
+        # Before the command that stores it: an event committed in between is after this cursor, and is sent.
         now = self._feed.latest_cursor(self.revision)
         if request.after is not None or request.name is None:
             self._open(stream, request.after or now, request.subscriber)
@@ -112,7 +113,9 @@ class SimEventStream:
         if found:
             self._send_page(reader, found)
         elif found is None:
+            # One page at a time per reader: the pace of a slow reader bounds what is in flight to it.
             reader.busy = True
+            # The revision is remembered: a commit during the read may not be in its answer.
             after, asked_at_revision = event_cursor.revision_before(reader.position), self.revision
             self._store.read_events(
                 self._server,

@@ -48,12 +48,10 @@ class SimHost:
         self.behaviour_of: BehaviourOf = lambda *_: TaskBehaviour(1000)
         self.process_started: Callable[[str, SimChild], None] = lambda *_: None
         self.process_ended: Callable[[str, SimChild], None] = lambda *_: None
-        self.leaves: Callable[[Sequence[AttemptKey]], None] = lambda _: (
-            None
-        )  # called with attempts that the node stops because it leaves
-        self.forgets: Callable[[Sequence[AttemptKey]], None] = lambda _: (
-            None
-        )  # called with results that a server has acknowledged
+        # Called with attempts that the node stops because it leaves.
+        self.leaves: Callable[[Sequence[AttemptKey]], None] = lambda _: None
+        # Called with results that a server has acknowledged.
+        self.forgets: Callable[[Sequence[AttemptKey]], None] = lambda _: None
 
     @property
     def boot_id(self) -> str:

@@ -91,6 +91,8 @@ class JoiningMachine(SimProcess):
     def _on_answer(self, answer: NodeSpec | RotaError) -> None:
         if isinstance(answer, Rejected):
             self.trace(f"cannot join: {answer}")
+            # A rejected join is final. The machine stays, so that the provider has one
+            # that never becomes a node.
             self.end()  # only the agent; the machine stays
         elif isinstance(answer, NodeSpec) and self.machine is None:
             self.machine = SimMachine(self.world, self._network, answer.id, dict(self.order.capacity), {})

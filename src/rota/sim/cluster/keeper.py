@@ -38,6 +38,7 @@ class SimKeeper(SimProcess):
                 self.world.count("keeper: killed processes of an earlier keeper")
                 machine.process_ended(machine.name, child)
             del machine.processes.children[pid]
+        # Only the journal survives a keeper: what it did not write never happened for the next one.
         memory = journal.replay(machine.disk.journal.encode())
         mark_running_lost(memory, machine.boot_id, machine.clock.wall_ms())
         spawner = SimSpawner(
@@ -58,6 +59,8 @@ class SimKeeper(SimProcess):
             super().end()
             self.work = None
             self.send_to_agent = None
+            # Before the hook: when the agent learns of the death, leased processes have ended,
+            # as a pid namespace guarantees.
             self._end_leased()
             self.on_end()
 
@@ -92,6 +95,8 @@ class SimKeeper(SimProcess):
         due_ns = math.inf if self.work is None else self.work.outbox.due_in_ns()
         if due_ns < math.inf:
             self._deliveries += 1
+            # An earlier delivery is void once a later one is scheduled, as a condition
+            # variable has one pending timeout.
             delivery = self._deliveries
             self.after(
                 max(0, math.ceil(due_ns / 1e6)),
@@ -126,6 +131,7 @@ class SimKeeper(SimProcess):
 
     def _reap(self, pid: int) -> None:
         assert self.work is not None
+        # The supervisor may have reaped it meanwhile, while it advanced a termination.
         if pid in self.machine.processes.children and self.work.on_child_exit(pid):
             self.work.start_admitted()
         self._schedule_timers()

@@ -31,6 +31,7 @@ class SimMachine(SimHost):
         for child in self.processes.live():
             self.process_ended(self.name, child)
         self.processes.children.clear()
+        # Unsynced bytes may be lost: a result that was not synced must not have been acknowledged.
         self.disk.crash(keep)
         self.boot += 1
 

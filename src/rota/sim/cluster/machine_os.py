@@ -29,9 +29,8 @@ class SimDisk:
     journal: str = ""
     synced: int = 0  # length of the synced prefix
     full: bool = False
-    results: dict[AttemptKey, int] = field(
-        default_factory=dict
-    )  # unacknowledged results -> end of their line in the journal
+    # Unacknowledged results -> end of their line in the journal.
+    results: dict[AttemptKey, int] = field(default_factory=dict)
 
     def append(self, lines: Sequence[str]) -> None:
         end = len(self.journal)
@@ -44,6 +43,7 @@ class SimDisk:
         """Write a compacted journal, which is synced; results in it stay on disk."""
         self.journal = "".join(lines)
         self.synced = len(self.journal)
+        # Compaction syncs, so these results survive any later power loss.
         self.results = dict.fromkeys(self.results, 0)
 
     def crash(self, keep: float) -> None:
@@ -57,6 +57,7 @@ class SimDisk:
     def _track_result(self, line: str, end: int) -> None:
         if line.startswith('["end",'):
             job, index, attempt, state, *_ = json.loads(line)[1]
+            # A lost attempt has no result that could be lost again.
             if state != "lost":
                 self.results[job, index, attempt] = end
         elif line.startswith('["ack",'):

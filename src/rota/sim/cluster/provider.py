@@ -45,17 +45,14 @@ class SimProvider:
         self.world = world
         self.behaviour = ProviderBehaviour()
         self.machines: list[JoiningMachine] = []  # that exist
-        self.on_joined: Callable[[SimMachine], None] = lambda _: (
-            None
-        )  # called when a machine has become a node
-        self.on_removed: Callable[[SimMachine], None] = lambda _: (
-            None
-        )  # called when that node's machine is gone
+        # Called when a machine has become a node.
+        self.on_joined: Callable[[SimMachine], None] = lambda _: None
+        # Called when that node's machine is gone.
+        self.on_removed: Callable[[SimMachine], None] = lambda _: None
         self.on_call: Callable[[str, str], None] = lambda *_: None  # called with verb and object of each call
         self.on_created: Callable[[], None] = lambda: None  # called when a machine was created
-        self.on_removing: Callable[[JoiningMachine], None] = lambda _: (
-            None
-        )  # called before a machine is removed
+        # Called before a machine is removed.
+        self.on_removing: Callable[[JoiningMachine], None] = lambda _: None
         self.denied: set[str] = set()  # machines that exist and were denied
         self.spans: list[tuple[int, int]] = []  # lifetimes of removed machines
         self._network = network
@@ -100,8 +97,11 @@ class SimProvider:
         refuses = behaviour.dead or rng.random() < behaviour.fails
         skips = verb != "list" and rng.random() < behaviour.skips
         if not refuses and not skips:
+            # In the middle of the call, in the world and not in the coroutine: the effect happens
+            # even if the server dies or gives up.
             self.world.after(took_ms / 2, act)
         elif skips and verb == "remove":
+            # The server was told that it is gone and may request another: the limit cannot hold for it.
             self.denied.add(about)
         if rng.random() < behaviour.hangs:
             self.world.count(f"provider: a {verb} hung")

@@ -38,6 +38,7 @@ class _CoroutineEngine:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def run() -> None:
+            # Cancelled with its task when the server ended: a late answer of the engine has no reader.
             if not future.done():
                 future.set_result(query(self._engine.mirror))
 

@@ -98,6 +98,7 @@ class SimServer(SimEngine):
     def freeze(self) -> None:
         self.mirror.now_ms = self.now().ms
         for session in self._sessions.values():
+            # Heartbeats are computed, not sent. Those up to now count; after the freeze none was received.
             session.received_n = self._received_n(session)
             self.mirror.mark_seen(session.node)  # as of now, no longer for ever
             self.loop.wake(liveness.NAME, session.node)
@@ -164,6 +165,7 @@ class SimServer(SimEngine):
         rival = before if before is not None and self._answers(before, hello.boot_id) else None
         if before is not None:
             self.world.count("server: a node redialled before its stream had broken")
+            # The newer stream wins: the agent has given up the old one, or both would get orders.
             self._drop(before, "the node opened a new stream")
         sealed = codec.encode if self.store.is_memory else unsealed
         session = self._sessions[node] = SimSession(stream, message, sealed)
@@ -180,6 +182,8 @@ class SimServer(SimEngine):
                 )
             session.durable_n = message.n
             session.busy = False
+            # Ordering: only now may orders be sent. Before the commit they would rest on an
+            # inventory that could be lost.
             session.hello_durable = True
             stream.send_to_node(WelcomeMessage(self.epoch))
             self._observe(session)
@@ -264,6 +268,7 @@ class SimServer(SimEngine):
                     session.dispatch.on_durable(message.reports)
                     session.durable_n = message.n
                     session.busy = False
+                    # A short delay collects the acknowledgements of several reports in one message.
                     self.after(10, lambda: self._send_to(session))
                     self._next_message(session)
 
@@ -328,6 +333,7 @@ class SimServer(SimEngine):
     def _on_disconnect(self, session: SimSession) -> None:
         """The stream broke: mark the node as disconnected, unless it already has a newer stream."""
         session.closed = True
+        # Otherwise the node has a newer stream, and the end of the old one must not mark it as disconnected.
         if self._sessions.get(session.node) is session:
             del self._sessions[session.node]
             if session.node in self.mirror.nodes:

@@ -62,6 +62,7 @@ class SimSubscriber(SimProcess):
     def start(self) -> None:
         self.start_life()
         self._stream = None
+        # A named subscriber keeps its position on the server: after its death it resumes by name alone.
         if self.subscriber_name is not None:
             self._last = None
         self._call()
@@ -102,6 +103,7 @@ class SimSubscriber(SimProcess):
         self._stream = stream = self.network.open(self, server)
         stream.down.on_message = lambda message: self._on_message(stream, message)
         stream.down.on_break = lambda _: self._lose(stream)
+        # An expired position must not be resumed from again: it would expire again at every call.
         by_name = None if self._last or self._is_behind else self.subscriber_name
         request = WatchRequest(self._last, by_name, self.subscriber_name)
         self.world.after(self.network.delay_ms(), lambda: self._dial(stream, server, request))

@@ -67,9 +67,8 @@ def scripted_calls(rng: Random, key: AttemptKey, run_ms: int) -> list[ScriptedRe
     if rng.random() < 0.3:
         calls.append(ScriptedResult(run_ms + rng.choice(LATE_MS), first))
     if rng.random() < 0.1:
-        calls.append(
-            ScriptedResult(first_ms, first._replace(key=(*key[:2], key[2] + 1)))
-        )  # an attempt that does not exist yet
+        # A report for an attempt that does not exist yet.
+        calls.append(ScriptedResult(first_ms, first._replace(key=(*key[:2], key[2] + 1))))
     return calls
 
 
@@ -89,6 +88,7 @@ class ResultReporters:
         process = SimProcess(world, machine.name, machine.clock)
         process.start_life()
         boot = machine.boot
+        # Seeded by the attempt: what one task reports does not depend on which other tasks ran before it.
         rng = Random(f"{world.seed}/{CHANCE}/{child.key}")
         for scripted in scripted_calls(rng, child.key, child.behaviour.run_ms):
             command = _command(scripted.call, machine)

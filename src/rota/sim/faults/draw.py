@@ -31,13 +31,14 @@ KINDS: dict[str, Inject] = {
     **rollouts.KINDS,
     **providers.KINDS,
 }
+# The last one is long enough to lose a node.
 LENGTHS_MS = (
     (1, 300),
     (1, 3_000),
     (1, 12_000),
     (1, 45_000),
     (35_000, 90_000),
-)  # the last is long enough to lose a node
+)
 OF_DEMANDS = (LIMITED, TAINTED)  # drawn with the jobs that they concern
 DRAWN_ELSEWHERE = (*OF_DEMANDS, *user_actions.KINDS, *rollouts.KINDS, *providers.KINDS)
 OF_SEVERAL_SERVERS = ("cut off from the leader", "two servers lead")

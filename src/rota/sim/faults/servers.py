@@ -17,9 +17,8 @@ def _server_killed(cluster: SimCluster, fault: SimFault) -> Act:
 
 def _server_frozen(cluster: SimCluster, fault: SimFault) -> Act:
     server = leader_of(cluster, fault)
-    if not server.runs or any(
-        other.frozen for other in cluster.servers
-    ):  # at most one server is frozen at a time
+    # At most one server is frozen at a time.
+    if not server.runs or any(other.frozen for other in cluster.servers):
         return nothing
     server.freeze()
     cluster.network.check_streams(server.name)

@@ -67,9 +67,8 @@ def _kills(cluster: SimCluster, fault: SimFault) -> Act:
     if job is None:
         return nothing
     spec = cluster.checks.known[f"job/{job}/spec"]
-    one_task = (
-        fault.degree < 0.6 and spec.kind is not JobKind.SYSTEM
-    )  # whose number of tasks depends on the nodes
+    # The number of tasks of a system job depends on the nodes.
+    one_task = fault.degree < 0.6 and spec.kind is not JobKind.SYSTEM
     indices = [fault.for_ms % spec.size] if one_task else None
     cluster.users.kill(
         job, indices, "USR1" if fault.target % 3 == 0 else None, ends=not (one_task and spec.is_service)

@@ -107,10 +107,11 @@ def _release(cluster: SimCluster) -> None:
 def _confirm_gone(cluster: SimCluster) -> None:
     """Confirm that machines which are off are gone, while the brake keeps their nodes from being lost."""
     known = cluster.checks.known
+    # Also machines that a provider removed.
     all_machines = (
         *cluster.machines,
         *cluster.checks.nodes.machines.values(),
-    )  # also machines that a provider removed
+    )
     off = [machine.node for machine in all_machines if not machine.on]
     statuses = [known.get(f"node/{node}/status") for node in dict.fromkeys(off)]
     silent = [status.id for status in statuses if status is not None and status.state is NodeState.SUSPECT]

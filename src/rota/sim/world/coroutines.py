@@ -62,6 +62,7 @@ class Coroutines(asyncio.BaseEventLoop):
         return handle
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
+        # Raised instead of logged: a simulation must not hide an error of a coroutine.
         raise context.get("exception") or AssertionError(context["message"])
 
     # ---- iterations
@@ -74,6 +75,7 @@ class Coroutines(asyncio.BaseEventLoop):
     def _run(self, handle: asyncio.Handle) -> None:
         if handle.cancelled():
             return
+        # Set per callback: several loops of simulated processes take turns in one thread.
         asyncio._set_running_loop(self)
         try:
             handle._run()

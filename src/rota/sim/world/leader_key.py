@@ -34,6 +34,8 @@ class LeaderKey:
 
     def renew(self, holder: KeyHolder, now_ms: int) -> bool:
         """Extend the lease; an expired lease cannot be renewed."""
+        # The life is part of the holder: a restarted server must campaign again,
+        # even while its old lease runs.
         if not self.is_held_by(holder, now_ms):
             return False
         self._expires_at_ms = now_ms + self._ttl_ms

@@ -67,6 +67,8 @@ class SimNetwork:
     def _arrive(self, origin: str, target: SimProcess, act: Act) -> Act:
         def arrive() -> None:
             if self.passes(origin, target.name):
+                # The life at arrival: a request that was sent to a server before its
+                # restart reaches the new process.
                 target.do(target.life, act)
 
         return arrive
@@ -129,6 +131,7 @@ class SimStream:
 
         def close_other() -> None:
             if not self._network.passes(origin, other.process.name):
+                # The close is lost like any packet.
                 self.check()  # the other end notices by its own keepalive
             elif other.connected:
                 other.process.do(other.life, lambda: self._break(other, reason))
@@ -151,6 +154,7 @@ class SimStream:
         passes = self._network.passes
         upward = passes(self.node.name, self.server.name)
         downward = passes(self.server.name, self.node.name)
+        # Only upward: with a one-way cut a node may be heard although it hears nothing.
         arrive = upward and self.node.runs and self.down.connected
         if arrive != self.beats_arrive:
             self.beats_arrive = arrive

@@ -24,9 +24,8 @@ class StoreTrouble(NamedTuple):
     kills: float = 0.0  # the server dies after the commit and before the answer
     tears: float = 0.0  # the server dies during the commit, which may or may not be durable
     stale: float = 0.0  # a read returns an older snapshot
-    full: bool = (
-        False  # only the reserve is left: the first commit fails, later ones may only write terminal states
-    )
+    # Only the reserve is left: the first commit fails, later ones may only write terminal states.
+    full: bool = False
     slow_ms: int = 0
 
 
@@ -62,6 +61,8 @@ class SimStore:
 
     def lead(self, server: SimProcess, done: Done) -> None:
         def act() -> int:
+            # Durable before it is answered: a leader whose answer is lost has used up its
+            # epoch, and the next one is higher.
             self.epoch += 1
             if self.is_memory:
                 self._forget()
@@ -185,6 +186,8 @@ class SimStore:
             self.world.count("store: an outdated view was refused")
             raise StaleState(f"revision {batch.after} is over, {self.revision} was written")
         if self.trouble.stale:
+            # Only where stale reads are simulated: copying all records at each commit is what
+            # a run would spend its time on.
             self._old = [*self._old[-OLD_SNAPSHOTS:], self.snapshot()]
         self.revision += 1
         self.time_ms = batch.time_ms
@@ -193,5 +196,6 @@ class SimStore:
             self.records.pop(key, None)
         if self.keeps_events and batch.events is not None:
             self.events.append((batch.wall_ms, EventRow(self.revision, batch.events)))
+        # Before the answer is sent: the checks see what is durable even if the server never learns of it.
         self.committed(batch, self.revision)
         return self.revision

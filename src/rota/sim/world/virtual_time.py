@@ -34,6 +34,7 @@ class World:
 
     def after(self, delay_ms: float, act: Act) -> None:
         self._n += 1
+        # The counter breaks ties: callbacks cannot be compared, and equal times must run in a fixed order.
         heapq.heappush(self._heap, (self.now_ms + max(0, round(delay_ms)), self._n, act))
 
     def run(self, until_ms: int, is_done: Callable[[], bool] = lambda: False) -> None:
@@ -48,6 +49,7 @@ class World:
 
     def record(self, source: str, sentence: str) -> None:
         line = f"{self.now_ms / 1000:10.3f}  {source}: {sentence}"
+        # Hashed even if the trace is not kept: two runs of a seed are compared by their digests.
         self._hash.update(line.encode())
         if self._keep_trace:
             self.trace.append(line)
@@ -78,6 +80,7 @@ class SimClock:
         return WALL_MS + self._wall_offset_ms + self.boot_ms()
 
     def run_at(self, rate: float) -> None:
+        # The time so far is kept as a base: a changed rate must not move the clock.
         self._base_ms, self._since_ms, self._rate = self._exact_ms(), self._world.now_ms, rate
 
     def jump(self, by_ms: int) -> None:
@@ -119,6 +122,7 @@ class SimProcess:
 
     def end(self) -> None:
         self.alive = False
+        # A killed process never runs what was due while it was frozen.
         self._backlog.clear()
         # Swapped first: a hook may add to the list while the hooks run.
         acts, self.on_end_hooks = self.on_end_hooks, []
