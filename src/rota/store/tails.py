@@ -43,12 +43,15 @@ class TailStore:
 
     def store(self, pieces: Iterable[TailPiece]) -> None:
         with self._lock:
+            # The timer writes from a thread of its own.
             ended: dict[JobId, list[bytes]] = {}
             for piece in pieces:
                 live = self._live_of(piece.job)
                 key = (piece.task, piece.attempt, piece.stream)
                 tail = extend_tail(live.get(key), piece)
                 if piece.is_final:
+                    # Removed from the live file later than appended to the ended one: a crash in between
+                    # leaves both, and `find` prefers the ended one.
                     if live.pop(key, None) is not None:
                         self._write_later(piece.job)
                     ended.setdefault(piece.job, []).append(_record(key, tail))
@@ -57,12 +60,14 @@ class TailStore:
                     self._write_later(piece.job)
             for job, records in ended.items():
                 self._append(job, b"".join(records))
+            # After the appends, so that the newest tails are the last to be dropped.
             self._make_room()
 
     def find(self, job: JobId, index: int, attempt: int, stream: str) -> Tail | None:
         key = (index, attempt, stream)
         with self._lock:
             found = None
+            # The file is append-only, so the last record of a key counts.
             for other, tail in _records(self._directory / job):
                 if other == key:
                     found = tail
@@ -78,12 +83,15 @@ class TailStore:
 
     def close(self) -> None:
         with self._lock:
+            # Under the lock, so that a timer that fires now waits and finds nothing left to write.
             if self._timer is not None:
                 self._timer.cancel()
             self._write_live()
 
     def _write_later(self, job: JobId) -> None:
         self._unwritten[job] = None
+        # One timer for all jobs: the first change starts it, later ones ride along, so a busy job cannot
+        # delay it.
         if self._timer is None:
             self._timer = threading.Timer(LIVE_SECONDS, self._write_in_time)
             self._timer.daemon = True
@@ -91,6 +99,7 @@ class TailStore:
 
     def _write_in_time(self) -> None:
         with self._lock:
+            # Cleared first: a failed write must not stop later ones from starting a timer.
             self._timer = None
             with contextlib.suppress(OSError):  # a full disk: the nodes still have the output
                 self._write_live()
@@ -103,12 +112,15 @@ class TailStore:
 
     def _append(self, job: JobId, records: bytes) -> None:
         path = self._directory / job
+        # After a crash the file may end in a torn record. Appending after it would make all later ones
+        # unreadable.
         if job not in self._whole and path.exists():
             os.truncate(path, sum(len(_record(key, tail)) for key, tail in _records(path)))
         self._whole.add(job)
         with path.open("ab") as file:
             file.write(records)
         self._record_size(job)
+        # The bound per job keeps one job with much output from evicting the tails of all others.
         if self._sizes[job] > self._most_bytes // JOB_SHARE:
             self._halve(path)
 
@@ -185,4 +197,5 @@ def _records(path: Path) -> Iterator[tuple[TailKey, Tail]]:
 def _replace(path: Path, data: bytes) -> None:
     beside = path.with_name(f"{path.name}.new")
     beside.write_bytes(data)
+    # rename is atomic: a crash leaves the old file or the new one. No fsync: the node still has the output.
     beside.replace(path)
