@@ -79,6 +79,8 @@ def run_server(options: ServerOptions) -> int:
     async def main() -> None:
         interruption = Interruption(signal.SIGINT, signal.SIGTERM)
         if endpoints(config.store):
+            # Before the first election: a directory with the CA of another cluster must not campaign at
+            # all.
             await check_etcd_cluster(config)
             async with asyncio.TaskGroup() as tasks:
                 serving = tasks.create_task(_run_elections(config))
@@ -95,6 +97,8 @@ def run_server(options: ServerOptions) -> int:
 async def _run_elections(config: ServerConfig) -> None:
     """Campaign, lead until deposed, repeat. Each term starts from the store, with no earlier state."""
     while True:
+        # A new TaskGroup, engine and set of ports for each term: no state of an earlier term can leak into
+        # this one.
         try:
             async with running(config) as server:
                 _print_ready(server, config)
@@ -102,6 +106,8 @@ async def _run_elections(config: ServerConfig) -> None:
         # Other errors are bugs or need the operator: they end the process.
         except* (LostLeadership, Unavailable, StoreFull) as reasons:
             print_line(f"Rota server does not lead: {first_of(reasons)}")
+        # Outside the handler: also after a clean end the next campaign waits, so that a failing etcd is not
+        # hammered.
         await asyncio.sleep(_CAMPAIGN_RETRY_SECONDS)
 
 
@@ -140,6 +146,7 @@ async def running(config: ServerConfig, users: DevUsers | None = None) -> AsyncI
     async with contextlib.AsyncExitStack() as closing:
         # First of all: two servers on one directory would overwrite each other's CA and tokens.
         closing.callback(DirectoryLock(directory).release)
+        # After the lock and before anything else is opened: with etcd this also takes over the shared CA.
         leadership = await closing.enter_async_context(leadership_for(config, directory))
         authority = CertificateAuthority.open(
             directory / "ca", datetime.now(UTC), renewal_window(config.certificates)
@@ -148,6 +155,7 @@ async def running(config: ServerConfig, users: DevUsers | None = None) -> AsyncI
         placing = Scheduler(settings)
         reconcilers = make_reconcilers(config, settings, placing, leadership.ttl_ms)
         engine = Engine(leadership.store, reconcilers, frozenset(config.placement.granted_labels))
+        # Returns only as leader; the standby's ports are closed by then, so the leader's can be bound.
         await leadership.lead(engine, authority, settings)
         async with _serve(
             config, engine, authority, leadership, settings, placing=placing, users=users
@@ -167,6 +175,7 @@ async def _serve(
     users: DevUsers | None,
 ) -> AsyncIterator[RunningServer]:
     directory = Path(str(config.data_dir))
+    # After `lead`: the vault may have been replaced by the tokens that the previous leader published.
     vault = leadership.open_vault()
     served = listeners.server_tls(config, authority, datetime.now(UTC))
     http_socket = listeners.bind_http(config.http_server.addr)
@@ -194,7 +203,9 @@ async def _serve(
     async with asyncio.TaskGroup() as tasks:
         # Ordering: the loop runs before any port accepts, since every request is a command to it.
         driving = tasks.create_task(engine.run())
-        await _seed(engine, config.store)  # before a client can submit or a node can join
+        # Before a client can submit or a node can join: numbers of earlier epochs must never be given
+        # twice.
+        await _seed(engine, config.store)
         for grpc_server in grpc_servers:
             await grpc_server.start()
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
@@ -210,7 +221,10 @@ async def _serve(
         try:
             yield RunningServer(engine, vault, authority, addresses, url, local)
         finally:
-            driving.cancel()  # first: requests that wait for a commit fail while their connections are open
+            # First: requests that wait for a commit fail while their connections are still open, so clients
+            # learn it.
+            driving.cancel()
+            # Shielded: a second cancellation must not leave ports open that the next term has to bind.
             await shielded(_close_web(web, serving, *grpc_servers))
             for resource in (http_socket, tails, audit):
                 resource.close()
@@ -313,6 +327,7 @@ async def _rotate(
         return find_ca_dependents(engine.mirror, watchers, authority, datetime.now(UTC))
 
     async def changed() -> None:
+        # A session over a retired CA would keep the rotation from ending.
         agents.sessions.end_retired()
         # On a full disk the file is written with the next change.
         with contextlib.suppress(Unavailable, OSError):
@@ -327,7 +342,8 @@ async def _close_web(
     web.should_exit = web.force_exit = True
     for server in servers:
         await server.stop(_CLOSE_SECONDS)
-    await asyncio.wait([serving])  # not awaited for its result: it is cancelled if the engine has failed
+    # Waited for, not awaited for its result: it is cancelled if the engine has failed.
+    await asyncio.wait([serving])
     await web.close_all()
 
 
@@ -353,6 +369,7 @@ async def _publish_servers(
     """
     known: list[ServerRecord] | None = None
     while True:
+        # Compared by value: only a change is sent, since each one reaches every connected node.
         if (servers := leadership.servers()) != known:
             known = servers
             await agents.sessions.send_servers()

@@ -60,6 +60,8 @@ class SoleLeadership:
         self, engine: Engine, authority: CertificateAuthority, settings: SchedulerSettings
     ) -> None:
         del authority, settings
+        # There is no other server, but the epoch still rises: nodes tell this start from the previous one
+        # by it.
         await engine.lead()
 
     def lease_valid(self) -> bool:
