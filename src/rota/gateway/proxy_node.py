@@ -76,6 +76,8 @@ class ProxyNode:
         """Run until cancelled, with a session whenever the worker is reachable."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
+            # Read once, before the first session: the hello must list what the worker runs since before
+            # this process.
             for remote in await self._engine.read(self._resume_attempts):
                 self._watch(remote)
             while True:
@@ -113,6 +115,7 @@ class ProxyNode:
             except HandshakeRefused as reason:
                 log.info("worker handshake refused", node=self._node, reason=str(reason))
             finally:
+                # The reports stay in the tracker: the next session's hello has them in its inventory.
                 for sender in senders:
                     sender.cancel()
 
