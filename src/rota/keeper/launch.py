@@ -25,6 +25,7 @@ def spawn_attempt(spawner: Spawner, attempt: RunningAttempt) -> int:
     attempt.container = spawner.prepare_container(key, spec, attempt.gpus)
     if attempt.container:
         return spawner.start_container(key, attempt.container, output)
+    # Steps share the cgroup and the namespace of their attempt: what one leaves running is killed with it.
     attempt.cgroup = group = attempt.cgroup or spawner.create_cgroup(key, attempt.spec)
     attempt.pid_namespace = spawner.create_pid_namespace(attempt.spec, attempt.pid_namespace)
     report = SandboxReport() if spec.sandbox else None
@@ -36,7 +37,8 @@ def spawn_attempt(spawner: Spawner, attempt: RunningAttempt) -> int:
         raise
     attempt.sandbox_report = report
     if group:
-        spawner.update_limits(group, attempt.spec)  # an update may have come since the cgroup was created
+        # An update may have come since the cgroup was created.
+        spawner.update_limits(group, attempt.spec)
     return pid
 
 
@@ -49,6 +51,8 @@ def emit_start(attempt: RunningAttempt, lock: threading.Lock, ledger: AttemptLed
 
     def on_created() -> None:
         with lock:
+            # Race: the container may have ended before its creation was noticed; then the end is already
+            # reported.
             if attempt.exit_status is None:
                 container.start_reported = True
                 ledger.emit_started(attempt)

@@ -75,6 +75,7 @@ class TaskDirs:
         path = self.path(key)
         with self._lock:
             dirs = self._open_job(job, owner)
+            # A later process of the same attempt, which holds the directory already.
             if attempt in dirs.held.get(index, ()):
                 return path
             if index in dirs.unused:

@@ -23,7 +23,9 @@ class AttemptTimers:
 
     def schedule(self, attempt: RunningAttempt, when_ns: int) -> None:
         attempt.timer_at_ns = when_ns
-        if len(self._due) > 2 * len(self._running) + 1000:  # drop entries of attempts that have ended
+        # Entries of ended attempts stay in the heap until they are due. Rebuilt if they are the majority,
+        # so that the heap is bounded by the live attempts.
+        if len(self._due) > 2 * len(self._running) + 1000:
             self._due = [
                 (other.timer_at_ns, key) for key, other in self._running.items() if other.timer_at_ns
             ]
