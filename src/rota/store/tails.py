@@ -15,9 +15,8 @@ from rota.model.messages import Tail, TailPiece
 TailKey = tuple[int, int, str]  # index, attempt, stream
 STREAMS = ("stdout", "stderr")
 HEAD = struct.Struct("<IIBQI")  # index, attempt, stream, offset, length
-LIVE_SECONDS = (
-    5.0  # delay until tails of live attempts are on disk: a crash loses only what the node still has
-)
+# Delay until tails of live attempts are on disk: a crash loses only what the node still has.
+LIVE_SECONDS = 5.0
 JOB_SHARE = 4  # no job may use more than this fraction (1/4) of the space
 
 
@@ -33,9 +32,8 @@ class TailStore:
         self._timer: threading.Timer | None = None
         self._sizes: OrderedDict[str, int] = OrderedDict()  # by file, the one written longest ago first
         self._total_bytes = 0
-        self._whole: set[JobId] = (
-            set()
-        )  # files known to end with a complete record; a crash may have torn others
+        # Files known to end with a complete record; a crash may have torn others.
+        self._whole: set[JobId] = set()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = sorted((entry.stat().st_mtime_ns, entry.name) for entry in os.scandir(directory))
         for _, name in found:
