@@ -42,6 +42,7 @@ class AttemptTimers:
 
     def due_in_ns(self) -> int | None:
         """Time until the next timer; None: there is none."""
+        # May be a void entry: then the sweeper wakes early and finds nothing due.
         return self._due[0][0] - self._now_ns() if self._due else None
 
     def pop_due(self) -> dict[AttemptKey, bool]:
@@ -50,6 +51,7 @@ class AttemptTimers:
         while self._due and self._due[0][0] <= self._now_ns():
             when, key = heapq.heappop(self._due)
             attempt = self._running.get(key)
+            # An older entry of an attempt whose timer was set anew is void.
             if attempt and attempt.timer_at_ns == when:
                 due[key] = attempt.exit_status is not None
         return due
@@ -58,6 +60,7 @@ class AttemptTimers:
         """The signal for the leader's process group, sent before the tree is searched; 0: none."""
         if attempt.end_state is None or attempt.exit_status is not None or not attempt.pid:
             return 0
+        # Cleared first: `next_signal` must not skip the leader for a signal of an earlier round.
         attempt.early_signal = 0
         if not attempt.stop_signalled:
             stop = attempt.spec.stop_signal
@@ -77,11 +80,13 @@ class AttemptTimers:
                 attempt, attempt.sigkill_at_ns if attempt.exit_status is None else now + FIRST_POLL_NS
             )
             return attempt.spec.stop_signal
+        # Scheduled before the kill: a tree that does not die is signalled again, with growing intervals.
         self.schedule(attempt, now + attempt.backoff_ns)
         attempt.backoff_ns = min(2 * attempt.backoff_ns, LONGEST_POLL_NS)
         if attempt.must_be_killed(now):
             if attempt.pid_namespace:
                 attempt.pid_namespace.kill()
             return signal.SIGKILL
+        # The end of the grace period is never slept through.
         self.schedule(attempt, min(attempt.timer_at_ns, attempt.sigkill_at_ns))
         return 0
