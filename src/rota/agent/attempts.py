@@ -157,8 +157,8 @@ class AttemptTracker:
             if name not in self._live and name not in self._results:
                 state = ReportedState.ACCEPTED if start.firm else ReportedState.QUEUED
                 self._live[name] = self._unsent[name] = AttemptReport(start.index, start.attempt, state)
-                # Fresh until the server has stored the accept: a reconnect before that could start the task
-                # twice.
+                # Fresh until the server has stored the accept: a
+                # reconnect before that could start the task twice.
                 self._fresh[name] = 0
                 self._settled.clear()
                 if start.gpus:

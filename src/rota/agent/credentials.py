@@ -62,13 +62,13 @@ class Credentials:
     async def trust(self, ca_pem: bytes, spread_seconds: float) -> None:
         """Trust the authorities that the server names; renew soon if the first one has not signed it."""
         try:
-            # Race: a renewal may store another identity at the same time; the last one stored must be the
-            # one held.
+            # Race: a renewal may store another identity at the
+            # same time; the last one stored must be the one held.
             async with self._storing:
                 known = trusting(self.identity, ca_pem)
                 if known != self.identity:
-                    # Stored before it is used: after a crash the agent still trusts the server it was
-                    # connected to.
+                    # Stored before it is used: after a crash the agent
+                    # still trusts the server it was connected to.
                     await asyncio.to_thread(replace_identity, self._directory, known)
                     self.identity = known
         except IdentityRefused as refusal:

@@ -185,8 +185,8 @@ class Agent:
             # Attach again after each loss: the state that a keeper sends replaces everything known before.
             reports = await self._runtime.attach(resources)
             self._results.attach(self._runtime.result_endpoints)
-            # A result that is still being reported by HTTP holds back its end, so that the server has both
-            # in order.
+            # A result that is still being reported by HTTP holds
+            # back its end, so that the server has both in order.
             shown = self._results.defer_ends(reports)
             self._attempts.replace_all(shown, self._runtime.leases, self._runtime.records)
             self._tails.touch(job_reports.job for job_reports in reports)
@@ -214,8 +214,8 @@ class Agent:
 
     async def _call(self) -> None:
         while not self._left.is_set():
-            # The inventory of a hello must be complete: without the keeper it would report every attempt as
-            # missing.
+            # The inventory of a hello must be complete: without
+            # the keeper it would report every attempt as missing.
             if not (self._leaving and self._attempts.keeper_lost):
                 await self._attempts.attached.wait()
             elif self._deregistered or not self._welcomed:  # the server knows, or none can be reached
@@ -336,8 +336,8 @@ class Agent:
                     self._results.connected.set()
                     log.info("connected", name=message.welcome.name, epoch=message.epoch)
                 case "orders":
-                    # Before the leases are renewed: an echo that waited in a buffer proves nothing about
-                    # now.
+                    # Before the leases are renewed: an echo that
+                    # waited in a buffer proves nothing about now.
                     session.refuse_stale(message.orders.echo)
                     # Leases before orders: applying orders may take longer than what is left of a lease.
                     await self._renew_leases(message.orders, session)
@@ -543,8 +543,8 @@ class Agent:
         if error.code() is grpc.StatusCode.PERMISSION_DENIED:
             raise NotAllowed(details, hint="get a line with `rota node token` and start with --join")
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
-            # By the server's clock it has expired: renew it first, even if this machine's clock says
-            # otherwise.
+            # By the server's clock it has expired: renew it
+            # first, even if this machine's clock says otherwise.
             self._credentials.refused = True
         if error.code() is grpc.StatusCode.UNAVAILABLE and not self._welcomed:
             details = await dial.diagnose(self._servers.current, self._credentials.identity)

@@ -55,7 +55,7 @@ class AgentSession:
             raise ServerGone from None
 
     def start(self) -> None:
-        # By then the server may have declared this node suspect and placed its tasks elsewhere.
+        # By then the server may have declared this node suspect and withdrawn its offers.
         if not self.sequence.on_welcome(now_ms()):
             raise ConnectionOver("welcomed too late")
         self.welcomed.set()

@@ -96,8 +96,8 @@ class Parking:
         self, stage: FaultStage, due: WorkItem, error: Exception, now: Instant, *, firm: bool
     ) -> Parked:
         before = self.keys.get(due)
-        # Failing again before the backoff is over must not double it: a burst of wakes would park a key for
-        # very long.
+        # Failing again before the backoff is over must not double
+        # it: a burst of wakes would park a key for very long.
         if before is not None and before.firm and now.ms < (before.retry_at_ms or 0):
             self.record_fault(stage, due, error, is_loud=False)
             return before
@@ -119,8 +119,8 @@ class Parking:
         """Forget backoffs on a standby, which decides nothing; what could not be loaded stays aside."""
         self.keys.clear()
         self._released.clear()
-        # Unreadable records stay unreadable whether or not this server decides, so these subjects stay
-        # aside.
+        # Unreadable records stay unreadable whether or not
+        # this server decides, so these subjects stay aside.
         self.subjects = {name: parked for name, parked in self.subjects.items() if parked.retry_at_ms is None}
 
     def loaded(self, aside: Mapping[str, Exception], now: Instant) -> None:
@@ -149,8 +149,8 @@ class Parking:
     def release(self, now: Instant) -> list[str]:
         """Pop the subjects whose backoff is over; those that have not failed again since are recovered."""
         for subject, parked in list(self._released.items()):
-            # Recovered only after it worked for as long as it was parked, so that the event is not sent too
-            # early.
+            # Recovered only after it worked for as long as it was
+            # parked, so that the event is not sent too early.
             if parked.retry_at_ms is not None and now.ms >= parked.retry_at_ms + _backoff_ms(parked.times):
                 self._recover(self._released.pop(subject))
         due = [
@@ -178,8 +178,8 @@ class Parking:
     def rebuilt(self, now_ms: int, took_ms: int) -> None:
         """Record a rebuild of a tainted mirror; what caused it backs off for a multiple of its duration."""
         self._rebuilt_at_ms, self._rebuilding_ms = now_ms, took_ms
-        # A rebuild reads the whole store: backing off by a multiple of its duration bounds the share of
-        # time spent on it.
+        # A rebuild reads the whole store: backing off by a multiple
+        # of its duration bounds the share of time spent on it.
         until_ms = now_ms + took_ms * REBUILD_SHARE
         for due, parked in self.keys.items():
             if parked.firm and parked.retry_at_ms is not None:

@@ -80,8 +80,8 @@ _EVENT_RETENTION_MS = 10 * 60 * 1000
 _DISK_CHECK_MS = 5_000
 _READY_MS = 5_000  # how long a commit counts as proof that the store works
 _PROBE_SECONDS = 2.0
-# In records. Loading more takes up to seconds, during which the event loop must renew the leader lease:
-# that load runs in a thread.
+# In records. Loading more takes up to seconds, during which the
+# event loop must renew the leader lease: that load runs in a thread.
 _LOAD_INLINE_MAX = 1000
 # After a failed commit: long enough not to spin on a broken store, short against the leader lease.
 _BACKOFF_SECONDS = 1.0
@@ -130,8 +130,8 @@ class Engine:
         # True while the mirror holds records that are not durable: reads are deferred meanwhile.
         self._uncommitted = False
         self._deferred_reads: list[DeferredRead] = []
-        # The batch being committed. Kept here so that a cancellation during the commit can fail its
-        # callers.
+        # The batch being committed. Kept here so that a
+        # cancellation during the commit can fail its callers.
         self._decided: Decided | None = None
         self._stopped_by: RotaError | None = None
         self._commit_hooks: list[CommitHook] = []
@@ -162,8 +162,8 @@ class Engine:
 
     async def raise_epoch(self, above: int) -> int:
         """Acquire an epoch greater than `above`, between two commits; durable on return."""
-        # A server that stopped leading never runs another iteration, so a queued request would wait
-        # forever.
+        # A server that stopped leading never runs another
+        # iteration, so a queued request would wait forever.
         if self._stopped_by is not None:
             raise self._stopped_by
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -182,15 +182,15 @@ class Engine:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def answered(answer: T) -> None:
-            # A canceled caller has canceled its future; the command is served all the same, and setting a
-            # result would raise.
+            # A canceled caller has canceled its future; the command is
+            # served all the same, and setting a result would raise.
             if not future.done():
                 future.set_result(answer)
 
         meter = current()
         charge = None if meter is None else meter.add
-        # Appending is safe during a commit: the loop takes its requests only at the start of the next
-        # batch.
+        # Appending is safe during a commit: the loop takes
+        # its requests only at the start of the next batch.
         self._loop.ask(Request(owner, command, answered, _refuse_future(future), may_split, charge))
         self._wakeup.set()
         return await future
@@ -259,8 +259,8 @@ class Engine:
 
     def replay(self, change: CommitChange) -> None:
         """Apply the next commit of the leader. Raises Damaged if everything has to be read again."""
-        # Cluster time never goes back, also if this server becomes leader with a clock behind that of the
-        # last one.
+        # Cluster time never goes back, also if this server
+        # becomes leader with a clock behind that of the last one.
         if change.time_ms > self._clock.now().ms:
             self._clock = Clock(change.time_ms)
         self.mirror.now_ms = now_ms = self._clock.now().ms
@@ -268,14 +268,14 @@ class Engine:
         try:
             self._set_aside_unreadable({subject_of(key): error for key, error in decoded.failed.items()})
             aside = self.parking.subjects
-            # A subject set aside has lost its earlier records here; applying later ones alone would raise
-            # or mislead.
+            # A subject set aside has lost its earlier records here;
+            # applying later ones alone would raise or mislead.
             puts = [record for record in decoded.records if not aside or subject_of(record.key) not in aside]
             replay_commit(self.mirror, puts, map(Key, change.deletes))
         except Exception as error:
             if isinstance(error, Unapplied):
-                # Remembered for the full reload that Damaged causes: the same record would fail there
-                # again.
+                # Remembered for the full reload that Damaged
+                # causes: the same record would fail there again.
                 self._unappliable[error.subject] = error.error
             self.parking.record_fault(
                 FaultStage.APPLY, WorkItem("standby", f"commit {change.revision}"), error
@@ -307,8 +307,8 @@ class Engine:
         try:
             return codec.decode_events(change.events)
         except Exception as error:
-            # Events are for followers only: a lost row does not make the mirror wrong, so the replay
-            # continues.
+            # Events are for followers only: a lost row does not
+            # make the mirror wrong, so the replay continues.
             self.parking.record_fault(
                 FaultStage.LOAD, WorkItem("standby", f"events/{change.revision}"), error
             )
@@ -344,15 +344,15 @@ class Engine:
         try:
             while True:
                 await self._iterate_contained()
-        # The fence: another server has a higher epoch and may have decided otherwise. No retry can help
-        # here.
+        # The fence: another server has a higher epoch and
+        # may have decided otherwise. No retry can help here.
         except LostLeadership as error:
             log.error("lost leadership", error=str(error))
             self._stop_serving(error)
             raise
         except asyncio.CancelledError:
-            # Canceled during a commit, its outcome is unknown. The callers must learn that, not that it
-            # failed.
+            # Canceled during a commit, its outcome is unknown.
+            # The callers must learn that, not that it failed.
             self._stop_serving(
                 Unavailable("this server no longer leads; whether the request was carried out is unknown")
             )
@@ -367,8 +367,8 @@ class Engine:
         except Exception as error:
             self.parking.record_fault(FaultStage.DECIDE, UNATTRIBUTED, error)
             self._log_faults()
-            # Where it was raised is unknown, so the mirror may be half updated: only a reload restores the
-            # invariant.
+            # Where it was raised is unknown, so the mirror may be
+            # half updated: only a reload restores the invariant.
             await self._recover_from_failed_commit(
                 self._decided, Unavailable(f"an internal fault: {type(error).__name__}")
             )
@@ -393,8 +393,8 @@ class Engine:
         except (Unavailable, StoreFull) as error:
             await self._recover_from_failed_commit(self._decided, error)
         except Tainted as tainted:
-            # Encoding failed before anything was sent, so no outcome is unknown and the other requests are
-            # served again.
+            # Encoding failed before anything was sent, so no outcome
+            # is unknown and the other requests are served again.
             self._loop.requeue(self._decided.requests)
             await self._rebuild_mirror(tainted)
 
@@ -409,8 +409,8 @@ class Engine:
         while self._epoch_requests:
             above, future = self._epoch_requests.pop(0)
             try:
-                # A concurrent request may have raised the epoch far enough already. Raising it again would
-                # fence nothing.
+                # A concurrent request may have raised the epoch far
+                # enough already. Raising it again would fence nothing.
                 if self.epoch <= above:
                     self.epoch = await self.store.acquire_epoch(above)
             # Only this handshake fails; the node retries. The epoch in force is still valid.
@@ -422,15 +422,15 @@ class Engine:
 
     async def _commit(self, decided: Decided) -> None:
         if decided.commits:
-            # From here to the end of the commit reads are deferred: the mirror holds what may never become
-            # durable.
+            # From here to the end of the commit reads are deferred:
+            # the mirror holds what may never become durable.
             self._uncommitted = True
-            # Encoded before the await, so that a record that cannot be encoded is found before anything is
-            # sent.
+            # Encoded before the await, so that a record that
+            # cannot be encoded is found before anything is sent.
             batch = decided.encode(lambda part: batch_of(part, self.epoch, self.revision))
             began = time.monotonic()
-            # Crash point: before this the batch never happened; after it the batch is durable, answered or
-            # not.
+            # Crash point: before this the batch never happened;
+            # after it the batch is durable, answered or not.
             self.revision = await self.store.commit(batch)
             self.commit_stats.succeeded((time.monotonic() - began) * 1000, self._clock.now().ms)
             # Stays True if the commit raises: readers wait until the state was read again.
@@ -449,8 +449,8 @@ class Engine:
 
     def _publish(self, decided: Decided) -> None:
         committed = Committed(self.revision, decided.now.wall_ms, decided, decided.events)
-        # Before the others: a hook that missed a commit must see the state in order, as a reload and then
-        # this commit.
+        # Before the others: a hook that missed a commit must see
+        # the state in order, as a reload and then this commit.
         if self._failed_hooks:
             self._resync_failed_hooks()
         for hook in self._commit_hooks:
@@ -471,8 +471,8 @@ class Engine:
         try:
             hook(committed)
         except Exception as error:
-            # Never called with a single commit again until a resync: a gap would go unnoticed by its
-            # followers.
+            # Never called with a single commit again until a
+            # resync: a gap would go unnoticed by its followers.
             self._failed_hooks.append(hook)
             self.parking.park_key(FaultStage.TELL, due, error, self._clock.now(), firm=False)
         else:
@@ -481,8 +481,8 @@ class Engine:
     async def _wait_for_work(self) -> None:
         """Wait for a request, an observation, a timer, or TICK_MS, by which `Loop` detects our own stalls."""
         if not self._loop.idle:  # more was due than fits into one batch
-            # Yield once, so that requests and lease renewal get their turn between two batches of a long
-            # cascade.
+            # Yield once, so that requests and lease renewal get
+            # their turn between two batches of a long cascade.
             await asyncio.sleep(0)
             return
         next_at = self._loop.next_at()
@@ -491,15 +491,15 @@ class Engine:
         timer = loop.call_later(delay_ms / 1000, self._wakeup.set)
         await self._wakeup.wait()
         timer.cancel()
-        # Cleared after the wait and before deciding: a request that arrives during the decision sets it
-        # again.
+        # Cleared after the wait and before deciding: a request
+        # that arrives during the decision sets it again.
         self._wakeup.clear()
 
     async def _prune_events(self) -> None:
         now = self._clock.now()
         if now.ms - self._events_pruned_at_ms > _EVENT_RETENTION_MS:
-            # Before the attempt: if it fails, the next one is after the full interval and not at each
-            # iteration.
+            # Before the attempt: if it fails, the next one is
+            # after the full interval and not at each iteration.
             self._events_pruned_at_ms = now.ms
             try:
                 await self.store.forget_events(now.wall_ms - EVENTS_KEPT_MS)
@@ -532,12 +532,12 @@ class Engine:
         log.error("commit failed", error=str(error))
         self.healthy = False
         self.commit_stats.failed(str(error))
-        # Also set if the fault came from elsewhere: the mirror may be ahead of the disk, and no reader may
-        # see that.
+        # Also set if the fault came from elsewhere: the mirror
+        # may be ahead of the disk, and no reader may see that.
         self._uncommitted = True
         if decided is not None:
-            # Before the backoff: callers learn immediately that the outcome is unknown, and may retry
-            # elsewhere.
+            # Before the backoff: callers learn immediately that
+            # the outcome is unknown, and may retry elsewhere.
             decided.fail(error)
         await asyncio.sleep(_BACKOFF_SECONDS)
         before = self.mirror
@@ -577,8 +577,8 @@ class Engine:
                 log.error("cannot read the store", error=str(error))
                 self.healthy = False
                 self.commit_stats.failed(str(error))
-                # Each round, not once: callers that arrive while the store is down would wait as long as it
-                # is down.
+                # Each round, not once: callers that arrive while the
+                # store is down would wait as long as it is down.
                 self._refuse_all(error)
             await asyncio.sleep(_BACKOFF_SECONDS)
 
@@ -602,7 +602,6 @@ class Engine:
             _refuse_future(future)(error)
 
     def _refuse_all(self, error: RotaError) -> None:
-        # Swap first: a refused caller may run its callback and queue another read.
         reads, self._deferred_reads = self._deferred_reads, []
         for read in reads:
             read.refuse(error)
@@ -630,8 +629,8 @@ class Engine:
 
     async def _replace_mirror(self, snapshot: Snapshot) -> None:
         """Make a new mirror and loop from a snapshot; the caller copies observations as far as they hold."""
-        # Cluster time never goes back, neither behind the stored time nor behind what this process has
-        # shown.
+        # Cluster time never goes back, neither behind the
+        # stored time nor behind what this process has shown.
         self._clock = Clock(max(snapshot.time_ms, self._clock.now().ms))
         now = self._clock.now()
         # The old loop keeps collecting requests while this awaits; they are moved below, so none is lost.
@@ -688,8 +687,8 @@ def verify_leadership(view: View, now: Instant) -> Plan:
 
 def _refuse_future(future: asyncio.Future[Any]) -> Callable[[RotaError], None]:
     def refuse(error: RotaError) -> None:
-        # A canceled caller has canceled its future; setting an exception then would raise
-        # InvalidStateError.
+        # A canceled caller has canceled its future; setting
+        # an exception then would raise InvalidStateError.
         if not future.done():
             future.set_exception(error)
 

@@ -24,14 +24,14 @@ class WorkQueue:
         self._delayed_until: dict[WorkItem, int] = {}
 
     def wake(self, due: WorkItem) -> None:
-        # An entry that is queued keeps its place: many wakes of one key cost one decision and do not starve
-        # others.
+        # An entry that is queued keeps its place: many wakes of
+        # one key cost one decision and do not starve others.
         self._ready[due] = None
 
     def wake_at(self, due: WorkItem, at_ms: int) -> None:
         known = self._delayed_until.get(due)
-        # A later time never replaces an earlier one: a key woken too early just asks again, one woken late
-        # would miss.
+        # A later time never replaces an earlier one: a key woken
+        # too early just asks again, one woken late would miss.
         if known is None or at_ms < known:
             self._delayed_until[due] = at_ms
             heapq.heappush(self._delayed, (at_ms, due))

@@ -76,8 +76,8 @@ class ProxyNode:
         """Run until cancelled, with a session whenever the worker is reachable."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            # Read once, before the first session: the hello must list what the worker runs since before
-            # this process.
+            # Read once, before the first session: the hello must
+            # list what the worker runs since before this process.
             for remote in await self._engine.read(self._resume_attempts):
                 self._watch(remote)
             while True:

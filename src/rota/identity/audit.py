@@ -85,8 +85,8 @@ class AuditLog:
 
     def _start_interval(self) -> None:
         if self._interval is None:
-            # One timer for all kinds; it starts with the first of them, so that counts are never older than
-            # the interval.
+            # One timer for all kinds; it starts with the first of
+            # them, so that counts are never older than the interval.
             self._interval = threading.Timer(AUDIT_COUNT_SECONDS, self._end_interval)
             self._interval.daemon = True
             self._interval.start()

@@ -69,7 +69,6 @@ class ContainerHandle:
     def watch_created(self, has_ended: Callable[[], bool], on_created: Callable[[], None]) -> None:
         """Call `on_created`, from a thread, when the runtime has created the container, unless that ends."""
 
-        # Polls for the file, because the runtime's command line reports the creation in no other way.
         def poll() -> None:
             poll_seconds = POLL_SECONDS
             while not os.path.exists(self.launch.cid_file):
@@ -90,8 +89,8 @@ class ContainerHandle:
 
         def remove() -> None:
             seen = self._run_cleanup(code)
-            # After the removal: the pins keep the mount sources from being replaced while the container may
-            # use them.
+            # After the removal: the pins keep the mount sources
+            # from being replaced while the container may use them.
             self.pins.clear()
             for path in (self.launch.env_file, self.launch.cid_file):
                 with contextlib.suppress(FileNotFoundError):
@@ -107,8 +106,8 @@ class ContainerHandle:
         ended = {"keeper": os.getpid(), "code": code, "group": start.group, "was_made": was_made}
         argument = json.dumps({**task, **ended})
         retry_seconds = POLL_SECONDS
-        # Until it succeeds: a container that is left could still run, and its resources would be given
-        # away.
+        # Until it succeeds: a container that is left could
+        # still run, and its resources would be given away.
         while True:
             with contextlib.suppress(OSError, ValueError):
                 done = subprocess.run(

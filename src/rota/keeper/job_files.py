@@ -36,8 +36,8 @@ def _write_below(root_fd: int, path: str, content: bytes) -> None:
     with contextlib.ExitStack() as opened:
         at_fd = root_fd
         for parent in parents:
-            # Through descriptors without following links: a task could replace a directory by a link
-            # meanwhile.
+            # Through descriptors without following links: a task
+            # could replace a directory by a link meanwhile.
             at_fd = _enter(at_fd, parent)
             opened.callback(os.close, at_fd)
         _write(at_fd, name, content, at_fd)

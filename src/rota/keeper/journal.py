@@ -141,8 +141,8 @@ def _apply(state: JournalState, line: list[Any]) -> None:
         case ["ack", keys]:
             for job, index, attempt in keys:
                 state.ended.pop((job, index, attempt), None)
-                # An acknowledged start: the attempt was withdrawn before it was spawned, so it must not
-                # count as lost.
+                # An acknowledged start: the attempt was withdrawn
+                # before it was spawned, so it must not count as lost.
                 state.started.pop((job, index, attempt), None)
                 state.steps.pop((job, index, attempt), None)
                 state.services.pop((job, index, attempt), None)

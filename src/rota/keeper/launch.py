@@ -51,8 +51,8 @@ def emit_start(attempt: RunningAttempt, lock: threading.Lock, ledger: AttemptLed
 
     def on_created() -> None:
         with lock:
-            # Race: the container may have ended before its creation was noticed; then the end is already
-            # reported.
+            # Race: the container may have ended before its creation
+            # was noticed; then the end is already reported.
             if attempt.exit_status is None:
                 container.start_reported = True
                 ledger.emit_started(attempt)

@@ -48,8 +48,8 @@ class AttemptLedger:
 
         `at_most_once` is synced to disk: after a power failure it must be known that it may have run.
         """
-        # Crash point: once this is written, a keeper that dies reports the attempt as lost and never starts
-        # it again.
+        # Crash point: once this is written, a keeper that dies
+        # reports the attempt as lost and never starts it again.
         self._journal.write([lines.start_line(key, started_ms) for key in keys])
         if any(self._state.specs[key[0]].run is RunModeName.AT_MOST_ONCE for key in keys):
             self._journal.sync()

@@ -48,8 +48,8 @@ def run_keeper(root: str) -> None:
     # Before anything is spawned: orphans of attempts must become children of this process, not of init.
     trees.adopt_orphans()
     mark = _keeper_id(root_fd)
-    # Namespaces and cgroups before the scan of processes: killing them also ends trees that fork faster
-    # than a scan.
+    # Namespaces and cgroups before the scan of processes:
+    # killing them also ends trees that fork faster than a scan.
     pid_namespace.kill_all(mark, KILL_SECONDS)
     kill_leftover_cgroups(root, KILL_SECONDS)
     groups = find_cgroups(root, mark)
@@ -133,8 +133,8 @@ class Reaper:
 
     def _reap(self) -> bool:
         try:
-            # WNOWAIT: the zombie keeps its pid until the supervisor has looked it up, so the pid cannot be
-            # reused.
+            # WNOWAIT: the zombie keeps its pid until the supervisor
+            # has looked it up, so the pid cannot be reused.
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
             self._wait_for_children()
@@ -149,8 +149,8 @@ class Reaper:
 
     def _wait_for_children(self) -> None:
         """Wait until something was spawned; a second at most, because orphans are adopted without notice."""
-        # Under the lock, which the spawning thread takes to record a pid: otherwise the notify could be
-        # missed.
+        # Under the lock, which the spawning thread takes to
+        # record a pid: otherwise the notify could be missed.
         with self._supervisor.lock:
             if not self._supervisor.by_pid:
                 self._supervisor.has_children.wait(1.0)
@@ -213,8 +213,8 @@ def _keeper_id(root_fd: int) -> str:
             mark = secrets.token_hex(16)
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{mark}\n".encode(), 0)
-            # Durable before anything is spawned with it: after a power failure the next keeper must find
-            # the same marker.
+            # Durable before anything is spawned with it: after a
+            # power failure the next keeper must find the same marker.
             os.fsync(fd)
         return mark
     finally:

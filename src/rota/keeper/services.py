@@ -64,8 +64,8 @@ class ServiceSupervisor:
             return False
         service.exit_code, service.signum = outcome.exit_code, outcome.signum
         service.ended_ms = self._kernel.now_ms()
-        # "unhealthy" is only the reason of the kill: the service is restarted, unless a stop came
-        # meanwhile.
+        # "unhealthy" is only the reason of the kill: the
+        # service is restarted, unless a stop came meanwhile.
         if attempt.end_state == UNHEALTHY:
             attempt.end_state, outcome.reason = "stopped" if attempt.stop_requested else None, service.why
         service.health, service.why = DOWN, outcome.reason
@@ -93,8 +93,8 @@ class ServiceSupervisor:
         Returns the signal to send (0: none) and the pids to send it to.
         """
         assert attempt.service is not None
-        # The previous process must be gone first: two processes of one attempt would write to the same
-        # output.
+        # The previous process must be gone first: two processes
+        # of one attempt would write to the same output.
         if tree or (attempt.cgroup and not attempt.cgroup.remove()):
             self.set_timer(attempt, now + FIRST_POLL_NS)
             return SIGKILL, [pid for pid, _ in tree]

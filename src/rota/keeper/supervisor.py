@@ -238,8 +238,8 @@ class Supervisor:
         Both are one critical section: an event between them would reach the agent twice or never.
         """
         with self.lock:
-            # Flushed first: what the agent gets must survive a crash of the keeper, since the agent passes
-            # it on.
+            # Flushed first: what the agent gets must survive a
+            # crash of the keeper, since the agent passes it on.
             self._flush()
             self.outbox.open()
             running = self.running.items()
@@ -254,8 +254,8 @@ class Supervisor:
     def drain_events(self) -> bytes:
         """Pop the pending events as one message. They are journaled first, if the disk takes it."""
         with self.lock:
-            # Ordering: journal before message. A result that the server has seen must not be lost by a
-            # crash.
+            # Ordering: journal before message. A result that
+            # the server has seen must not be lost by a crash.
             self._flush()
             return self.outbox.drain()
 
@@ -373,8 +373,8 @@ class Supervisor:
     def _launch(self, attempt: RunningAttempt) -> bool:
         """Spawn it, without the lock; False if it did not start."""
         try:
-            # The lease may have expired in the queue: started now, the attempt could run twice in the
-            # cluster.
+            # The lease may have expired in the queue: started
+            # now, the attempt could run twice in the cluster.
             check_lease(attempt, self._kernel.now_ns)
             attempt_pid = launch.spawn_attempt(self._spawner, attempt)
         except (NodeResourceExhausted, CannotRun) as error:

@@ -51,7 +51,7 @@ class AttemptTimers:
         while self._due and self._due[0][0] <= self._now_ns():
             when, key = heapq.heappop(self._due)
             attempt = self._running.get(key)
-            # An older entry of an attempt whose timer was set anew is void.
+            # An older entry of an attempt whose timer was set again is void.
             if attempt and attempt.timer_at_ns == when:
                 due[key] = attempt.exit_status is not None
         return due

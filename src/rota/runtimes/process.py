@@ -110,8 +110,8 @@ class ProcessRuntime:
         while (message := await self._next()) is not None:
             match message.get("op"):
                 case "events":
-                    # Not skipped: a lost event would leave an attempt in a wrong state until the next
-                    # attach.
+                    # Not skipped: a lost event would leave an
+                    # attempt in a wrong state until the next attach.
                     try:
                         reports = reports_from_events(message)
                     except (LookupError, TypeError, ValueError):  # malformed: attach again for the state

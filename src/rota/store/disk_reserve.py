@@ -16,8 +16,8 @@ class DiskReserve:
         free_bytes = disk.f_bavail * disk.f_frsize
         if self._is_held():
             return free_bytes >= self._size_bytes // 4
-        # Twice over: with less, acquiring the reserve would itself cause the shortage that it protects
-        # from.
+        # Twice over: with less, acquiring the reserve would
+        # itself cause the shortage that it protects from.
         if free_bytes < 2 * self._size_bytes:
             return False
         partial = self._path.with_suffix(".new")
@@ -28,8 +28,8 @@ class DiskReserve:
                 os.posix_fallocate(descriptor, 0, self._size_bytes)
             finally:
                 os.close(descriptor)
-            # Under another name until it is complete: a partial file after a crash must not count as the
-            # reserve.
+            # Under another name until it is complete: a partial
+            # file after a crash must not count as the reserve.
             partial.replace(self._path)
         except OSError:  # race: another process used up the space meanwhile
             with contextlib.suppress(OSError):

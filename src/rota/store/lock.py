@@ -22,8 +22,8 @@ class DirectoryLock:
         path = directory / name
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            # flock, not the existence of a file: the kernel releases it when the process dies, however it
-            # dies.
+            # flock, not the existence of a file: the kernel
+            # releases it when the process dies, however it dies.
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             # The pid is only for the message. The file may be empty if the holder has not written it yet.

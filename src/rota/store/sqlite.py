@@ -105,8 +105,7 @@ class SqliteStore:
         try:
             self._ack_marker = AckMarker(self._path.with_suffix(".mark"))
             head, acknowledged = read_head(self._path, db), self._ack_marker.at_start
-            # Without this check a file system that lost acknowledged writes would make the server forget
-            # work that runs.
+            # A damaged write-ahead log or an older file would make the server forget work that runs.
             if head.revision < acknowledged.revision or head.epoch < acknowledged.epoch:
                 ends = f"it ends with revision {head.revision} in epoch {head.epoch}"
                 lost = f"revision {acknowledged.revision} in epoch {acknowledged.epoch} was acknowledged"
@@ -122,14 +121,14 @@ class SqliteStore:
 
     def _write(self, change: Callable[[DatabaseHead], DatabaseHead]) -> DatabaseHead:
         """One transaction, which replaces the head of the database by what `change` makes of it."""
-        # IMMEDIATE takes the write lock before the head is read: otherwise a writer in between would make
-        # it stale.
+        # IMMEDIATE takes the write lock before the head is read:
+        # otherwise a writer in between would make it stale.
         self._db.execute("BEGIN IMMEDIATE")
         try:
             head = change(read_head(self._path, self._db))
             write_head(self._db, head)
-            # Crash point: synchronous=FULL makes this durable on return. Before it, a restart finds the
-            # previous head.
+            # Crash point: synchronous=FULL makes this durable on
+            # return. Before it, a restart finds the previous head.
             self._db.execute("COMMIT")
         except BaseException as error:
             # SQLite may have rolled back by itself, for example on a full disk.
@@ -162,8 +161,8 @@ class SqliteStore:
 
     def _commit(self, batch: Batch) -> int:
         def change(head: DatabaseHead) -> DatabaseHead:
-            # Fencing: a server that was paused while another one took over must not write, even on the same
-            # disk.
+            # Fencing: a server that was paused while another one
+            # took over must not write, even on the same disk.
             if head.epoch != batch.epoch:
                 raise LostLeadership(f"epoch {batch.epoch} is over, {head.epoch} leads")
             # Optimistic concurrency: a batch decided on another revision is rejected and not merged.
@@ -232,8 +231,8 @@ class SqliteStore:
                 self._add_event(event.revision, decode_events(event.row)[0], event.row) for event in events
             )
             return DatabaseHead(
-                # Never lower than an epoch given out here: nodes reject a server with a lower epoch than
-                # they have seen.
+                # Never lower than an epoch given out here: nodes reject
+                # a server with a lower epoch than they have seen.
                 max(head.epoch, snapshot.epoch),
                 snapshot.revision,
                 snapshot.time_ms,

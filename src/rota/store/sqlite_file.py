@@ -61,8 +61,8 @@ def open_file(path: Path) -> sqlite3.Connection:
         path.chmod(0o600)
         # WAL appends to one file per commit, one fsync instead of several with a rollback journal.
         db.execute("PRAGMA journal_mode = WAL")
-        # FULL, not NORMAL: in WAL mode NORMAL does not sync at a commit, so a power cut could lose
-        # acknowledged ones.
+        # FULL, not NORMAL: in WAL mode NORMAL does not sync at
+        # a commit, so a power cut could lose acknowledged ones.
         db.execute("PRAGMA synchronous = FULL")
         if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'head'").fetchone() is None:
             _make(db)

@@ -88,8 +88,8 @@ class TailStore:
 
     def _write_later(self, job: JobId) -> None:
         self._unwritten[job] = None
-        # One timer for all jobs: the first change starts it, later ones ride along, so a busy job cannot
-        # delay it.
+        # One timer for all jobs: the first change starts it,
+        # later ones ride along, so a busy job cannot delay it.
         if self._timer is None:
             self._timer = threading.Timer(LIVE_SECONDS, self._write_in_time)
             self._timer.daemon = True
@@ -110,8 +110,8 @@ class TailStore:
 
     def _append(self, job: JobId, records: bytes) -> None:
         path = self._directory / job
-        # After a crash the file may end in a torn record. Appending after it would make all later ones
-        # unreadable.
+        # After a crash the file may end in a torn record.
+        # Appending after it would make all later ones unreadable.
         if job not in self._whole and path.exists():
             os.truncate(path, sum(len(_record(key, tail)) for key, tail in _records(path)))
         self._whole.add(job)

@@ -45,8 +45,8 @@ class InboundMessages:
         """Apply a node's messages until it disconnects; always ends by raising SessionOver or BadField."""
         node = session.node
         async for message in messages:
-            # Before the message is applied: applying may wait for a commit, during which the node must not
-            # become suspect.
+            # Before the message is applied: applying may wait for a
+            # commit, during which the node must not become suspect.
             self.mark_seen(node)
             session.on_message(message)
             self._settings.send_changes(session)
@@ -60,8 +60,8 @@ class InboundMessages:
                     await self._on_drain(node, wire.drain_from_wire(message.drain))
                 case "leave":
                     await self.leave(node, wire.brief(message.leave.reason))
-                    # Only after the leave is durable: the agent takes the end of the stream as
-                    # confirmation.
+                    # Only after the leave is durable: the agent
+                    # takes the end of the stream as confirmation.
                     raise SessionOver
                 case "away" | "again":
                     self._on_announced_disconnect(session, message)

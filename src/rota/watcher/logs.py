@@ -68,7 +68,7 @@ class NodeLogs:
 
     async def open(self, node: NodeId, request: LogRequest) -> AsyncIterator[LogPiece]:
         session = self._session(node)
-        # Registered before the request is sent: the node's answer may arrive before `send` returns to us.
+        # Registered before the request is sent: the answer of the node must find the reading.
         reading_id, reading = self._readings.open(session)
         open_log = wire.log_request_to_wire(reading_id, request)
         session.send(pb.ToNode(epoch=self._engine.epoch, open_log=open_log))

@@ -136,8 +136,8 @@ class NodeSession:
     async def has_pending(self) -> None:
         """Wait for something to send; an acknowledgement alone is held back briefly to be coalesced."""
         await self.wake.wait()
-        # Cleared before the buffers are read: what is queued after this sets the event again, so no wakeup
-        # is lost.
+        # Cleared before the buffers are read: what is queued
+        # after this sets the event again, so no wakeup is lost.
         self.wake.clear()
         if not (self.messages or self.orders or self.forget or self.over):
             with contextlib.suppress(TimeoutError):

@@ -63,8 +63,8 @@ async def _serve(
         working = tasks.create_task(agent.run())
         received = await interruption.wait()
         drain = drain_seconds(config)
-        # A node whose machine is being terminated never comes back, so its work must be handed over
-        # instead.
+        # A node whose machine is being terminated never comes
+        # back, so its work must be handed over instead.
         if received is signal.SIGTERM and config.keep_work and not agent.is_terminating:
             log.info("agent stops; its work goes on under the keeper until the next agent takes over")
             await agent.announce_restart()

@@ -21,8 +21,8 @@ _POLL_SECONDS = 0.05
 
 
 def main() -> int:
-    # Ends when the parent's pipe closes, however the parent dies: nodes of a dev cluster must not outlive
-    # it.
+    # Ends when the parent's pipe closes, however the parent
+    # dies: nodes of a dev cluster must not outlive it.
     sys.stdin.buffer.read()
     end_nodes([Path(argument) for argument in sys.argv[1:]])
     return 0
@@ -89,7 +89,6 @@ def _signal_to_end(directory: Path, signalled: dict[FoundProcess, None]) -> list
     for agent in agents:
         agent.send(signal.SIGKILL)
     for keeper in keepers:
-        # Once only: a second SIGTERM could cut short the grace that the keeper gives its work.
         if keeper not in signalled:
             signalled[keeper] = None
             keeper.send(signal.SIGTERM)

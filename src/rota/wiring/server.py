@@ -79,8 +79,8 @@ def run_server(options: ServerOptions) -> int:
     async def main() -> None:
         interruption = Interruption(signal.SIGINT, signal.SIGTERM)
         if endpoints(config.store):
-            # Before the first election: a directory with the CA of another cluster must not campaign at
-            # all.
+            # Before the first election: a directory with the
+            # CA of another cluster must not campaign at all.
             await check_etcd_cluster(config)
             async with asyncio.TaskGroup() as tasks:
                 serving = tasks.create_task(_run_elections(config))
@@ -97,8 +97,8 @@ def run_server(options: ServerOptions) -> int:
 async def _run_elections(config: ServerConfig) -> None:
     """Campaign, lead until deposed, repeat. Each term starts from the store, with no earlier state."""
     while True:
-        # A new TaskGroup, engine and set of ports for each term: no state of an earlier term can leak into
-        # this one.
+        # A new TaskGroup, engine and set of ports for each term:
+        # no state of an earlier term can leak into this one.
         try:
             async with running(config) as server:
                 _print_ready(server, config)
@@ -106,8 +106,8 @@ async def _run_elections(config: ServerConfig) -> None:
         # Other errors are bugs or need the operator: they end the process.
         except* (LostLeadership, Unavailable, StoreFull) as reasons:
             print_line(f"Rota server does not lead: {first_of(reasons)}")
-        # Outside the handler: also after a clean end the next campaign waits, so that a failing etcd is not
-        # hammered.
+        # Outside the handler: also after a clean end the next
+        # campaign waits, so that a failing etcd is not hammered.
         await asyncio.sleep(_CAMPAIGN_RETRY_SECONDS)
 
 
@@ -203,8 +203,8 @@ async def _serve(
     async with asyncio.TaskGroup() as tasks:
         # Ordering: the loop runs before any port accepts, since every request is a command to it.
         driving = tasks.create_task(engine.run())
-        # Before a client can submit or a node can join: numbers of earlier epochs must never be given
-        # twice.
+        # Before a client can submit or a node can join:
+        # numbers of earlier epochs must never be given twice.
         await _seed(engine, config.store)
         for grpc_server in grpc_servers:
             await grpc_server.start()
@@ -221,8 +221,8 @@ async def _serve(
         try:
             yield RunningServer(engine, vault, authority, addresses, url, local)
         finally:
-            # First: requests that wait for a commit fail while their connections are still open, so clients
-            # learn it.
+            # First: requests that wait for a commit fail while
+            # their connections are still open, so clients learn it.
             driving.cancel()
             # Shielded: a second cancellation must not leave ports open that the next term has to bind.
             await shielded(_close_web(web, serving, *grpc_servers))
@@ -327,7 +327,7 @@ async def _rotate(
         return find_ca_dependents(engine.mirror, watchers, authority, datetime.now(UTC))
 
     async def changed() -> None:
-        # A session over a retired CA would keep the rotation from ending.
+        # TLS checks the CA at the handshake only: sessions that are older than the change have to be ended.
         agents.sessions.end_retired()
         # On a full disk the file is written with the next change.
         with contextlib.suppress(Unavailable, OSError):

@@ -167,8 +167,8 @@ class WatcherCredentials:
             # Read together before the await: the uplink may attach to another server meanwhile.
             channel, held = uplink.channel, self.identity
             try:
-                # Stored in a thread and only when changed: the disk must not block the streams of all
-                # agents.
+                # Stored in a thread and only when changed: the
+                # disk must not block the streams of all agents.
                 if stored != held:
                     await asyncio.to_thread(store_watcher, self._directory, held)
                     stored = held

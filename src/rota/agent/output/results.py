@@ -137,7 +137,6 @@ class ResultReporter:
         if reason is not None:
             self._warn("result not reported", job=job, task=report.index, reason=reason)
             report = report if report.reason else report.with_reason(f"its result was not reported: {reason}")
-        # Before `_record`: the end must not be deferred once more.
         self._deferred.pop(ended.name, None)
         self._record([JobReports(job, [report])])
         self._count()
@@ -151,7 +150,7 @@ class ResultReporter:
         body: bytes | None = None
         backoff_seconds, failing_since = _BACKOFF_FIRST_SECONDS, None
         while (endpoint := self._endpoints.get(ended.name.job)) is not None:
-            # Backpressure: without a server no request is tried, and no timeout counts.
+            # Without a server no request is tried, and no timeout counts.
             if not self.connected.is_set():
                 failing_since = None
                 await self.connected.wait()

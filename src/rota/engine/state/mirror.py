@@ -438,8 +438,8 @@ class Mirror:
         job = self.jobs[record.job]
         written = job.differing(record)
         if isinstance(record, StatusBlock):
-            # Before set_block: outcomes are the difference to the previous status block, which that
-            # replaces.
+            # Before set_block: outcomes are the difference to
+            # the previous status block, which that replaces.
             self._record_outcomes(job, record, written)
         job.set_block(record)
         self._refresh_block(job, record.block, written)

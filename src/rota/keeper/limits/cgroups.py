@@ -179,8 +179,8 @@ def create_locked(path: str) -> int:
         os.makedirs(path, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            # The kernel releases it when this keeper dies, so a leftover cgroup is recognised by its free
-            # lock.
+            # The kernel releases it when this keeper dies, so
+            # a leftover cgroup is recognised by its free lock.
             fcntl.flock(fd, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
                 # Race: another keeper may have removed it as a leftover before it was locked.

@@ -148,8 +148,8 @@ class SegmentStore:
         job_segments = self._by_job[job]
         self._in_use.discard(segment.path)
         before, segment.at = segment.at, measure.at
-        # Queued, not written: the end must reach the index before the next start of this segment, not
-        # before.
+        # Queued, not written: it is enough that the end reaches
+        # the index before the next start of this segment.
         job_segments.unwritten.append(end_line(index, attempt, measure.at))
         self._late.add(job)
         is_whole = measure.at.out_bytes >= before.out_bytes and measure.at.err_bytes >= before.err_bytes
@@ -165,8 +165,8 @@ class SegmentStore:
         if os.fsencode(f"{self._root}/logs/{job}/{number}") in self._in_use:
             return False
         if job_segments := self._by_job.get(job):
-            # Out of the free list under the lock, so that no attempt can be given files that are being
-            # deleted.
+            # Out of the free list under the lock, so that no
+            # attempt can be given files that are being deleted.
             for segment in [free for free in job_segments.free if free.number == number]:
                 job_segments.free.remove(segment)
                 self._retire(segment)

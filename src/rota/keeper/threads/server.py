@@ -50,8 +50,8 @@ class KeeperServer:
                 self._handle_ready(supervisor, found)
                 self._send(supervisor)
         with self._lock:
-            # The last results: attempts ended since the previous message, and no later iteration sends
-            # them.
+            # The last results: attempts ended since the previous
+            # message, and no later iteration sends them.
             self._unsent += supervisor.drain_events()
             self._send(supervisor)
 
@@ -100,8 +100,8 @@ class KeeperServer:
         # The newest connection wins: the previous agent may have died without closing its own.
         with contextlib.suppress(OSError):
             agent, _ = self._listener.accept()
-            # Only after the new connection is there: its hello replaces whatever the previous one had not
-            # read.
+            # Only after the new connection is there: its hello
+            # replaces whatever the previous one had not read.
             self._disconnect(supervisor)
             agent.setblocking(False)
             self._agent = agent
@@ -190,8 +190,8 @@ class KeeperServer:
         # Backpressure: an agent that reads too slowly is disconnected, and its next hello gets the state.
         if supervisor.outbox.is_overfull() or len(self._unsent) > UNSENT_BYTES_MAX:
             self._disconnect(supervisor)
-        # Registered for writing only while bytes are unsent, or select() would return at once, all the
-        # time.
+        # Registered for writing only while bytes are unsent,
+        # or select() would return at once, all the time.
         elif self._waits_to_write != bool(self._unsent):
             self._waits_to_write = bool(self._unsent)
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)

@@ -45,7 +45,8 @@ class Sweeper:
         busy, sweep_at = True, 0.0
         while True:
             if time.monotonic() >= sweep_at:
-                # This thread also spawns attempts, and has to leave the cgroup that it entered for that.
+                # The keeper must not share a leaf with many processes
+                # of attempts: it would hardly get CPU time.
                 self._cgroups.leave_shared_cgroup()
                 busy, sweep_at = self._sweep(), time.monotonic() + SWEEP_SECONDS
                 self._supervisor.maintain_journal()
@@ -70,8 +71,8 @@ class Sweeper:
                     seconds = min(SWEEP_SECONDS if seconds is None else seconds, left_ns / 1e9)
                 elif supervisor.sweep_needed:
                     seconds = SWEEP_SECONDS
-                # Read by starters, which notify only an idle sweeper: a notify at each start would be too
-                # expensive.
+                # Read by starters, which notify only an idle sweeper:
+                # a notify at each start would be too expensive.
                 supervisor.sweeper_idle = seconds is None
                 supervisor.sweeper_wakeup.wait(seconds)
                 supervisor.sweeper_idle = supervisor.sweep_needed = False

@@ -200,8 +200,8 @@ class EtcdClient:
         loop = asyncio.get_running_loop()
         call_seconds = self._access.call_seconds
         timeout_seconds = timeout_seconds or self._access.timeout_seconds
-        # A deadline for all members together: with one timeout each, a caller would wait for as many as
-        # there are.
+        # A deadline for all members together: with one timeout
+        # each, a caller would wait for as many as there are.
         deadline = loop.time() + timeout_seconds
         seconds = min(call_seconds, timeout_seconds)
         for _ in self._members[1:]:
@@ -229,8 +229,8 @@ class EtcdClient:
 
     def _rotate_from(self, member: EtcdMember) -> None:
         """Make the next member the first, unless a concurrent call has done that already."""
-        # Race: several calls may fail on the same member at once. Rotating for each would skip healthy
-        # ones.
+        # Race: several calls may fail on the same member at
+        # once. Rotating for each would skip healthy ones.
         if self._members[0] is member:
             self._members.append(self._members.pop(0))
 

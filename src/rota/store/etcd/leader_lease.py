@@ -44,16 +44,16 @@ class LeaderLease:
         while True:
             while (leader := await self.read_leader()) is not None:
                 await self.wait_for_change(leader)
-            # Before the request is sent: etcd counts from its receipt, so by our clock the lease ends
-            # first.
+            # Before the request is sent: etcd counts from its
+            # receipt, so by our clock the lease ends first.
             self.renewed_at_ms = boot_ms()
             self._lease = (await self._client.grant_lease(self.ttl_seconds)).ID
             epoch = await self._try_acquire()
             if epoch is not None:
                 self.acquired.set()
                 return epoch
-            # Another server was faster. Its lease is not ours; ours is given back and the wait starts
-            # again.
+            # Another server was faster. Its lease is not ours;
+            # ours is given back and the wait starts again.
             await self.release()
 
     async def renew(self) -> None:
@@ -84,8 +84,8 @@ class LeaderLease:
         request = pb.TxnRequest(
             compare=[layout.absent(self._keys.leader)],
             success=[
-                # The key disappears with the lease, however the server dies; `epoch` stays and records the
-                # last one.
+                # The key disappears with the lease, however the
+                # server dies; `epoch` stays and records the last one.
                 layout.put(self._keys.leader, self._server_record, self._lease),
                 layout.put(self._keys.epoch, b""),
             ],

@@ -71,8 +71,8 @@ class EtcdReader:
 
     async def read_staged(self, pending: Pending, at: int) -> list[Write]:
         parts = [kv.value async for kv in self.scan(self._keys.staged_prefix(pending.mark), None, at)]
-        # Invariant: all parts are written before `pending`, so a reader at one revision finds all of them
-        # or none.
+        # Invariant: all parts are written before `pending`, so
+        # a reader at one revision finds all of them or none.
         if len(parts) != pending.parts:
             raise Unavailable(f"etcd holds {len(parts)} of the {pending.parts} parts of a commit")
         return batches.decode_staged(parts)

@@ -103,13 +103,13 @@ class EtcdStore:
     async def acquire_epoch(self, above: int = 0) -> int:
         """Acquire the leader lease, waiting while another server holds it; a leader raises its epoch."""
         async with self._errors_translated():
-            # A leader that only raises its epoch keeps its lease: releasing it would let a standby take
-            # over.
+            # A leader that only raises its epoch keeps its
+            # lease: releasing it would let a standby take over.
             if not (self.leader_lease.acquired.is_set() and above >= self.epoch):
                 taken_at = await self.leader_lease.acquire()
                 self._base = (await self._reader.read_state()).base
-                # `base` is read after the lease was acquired: only the leader changes it, so it is stable
-                # from here on.
+                # `base` is read after the lease was acquired: only
+                # the leader changes it, so it is stable from here on.
                 self.epoch = taken_at + self._base
             if self.epoch <= above:
                 await self._raise_base(above + 1 - self.epoch)
@@ -143,20 +143,20 @@ class EtcdStore:
             await self._delete_orphans(await self._find_orphans(await self._reader.read_state()))
 
     async def commit(self, batch: Batch) -> int:
-        # A creation revision of 0 means to etcd that the key is absent: epoch 0 would pass the fence when
-        # no server leads.
+        # A creation revision of 0 means to etcd that the key is
+        # absent: epoch 0 would pass the fence when no server leads.
         if batch.epoch <= 0:
             raise LostLeadership(f"epoch {batch.epoch} never led")
         async with self._errors_translated(), self._writing:
-            # Unique across leaders and retries: the mark alone tells after a lost answer whose commit was
-            # applied.
+            # Unique across leaders and retries: the mark alone
+            # tells after a lost answer whose commit was applied.
             mark = f"{batch.epoch}.{next(self._marks)}"
             packed = batches.pack_batch(self._keys, batch, mark, self._large)
-            # Ordering: pieces must be stored before a record names them. A crash in between leaves orphans
-            # only.
+            # Ordering: pieces must be stored before a record
+            # names them. A crash in between leaves orphans only.
             await self._stage(batch.epoch, packed.pieces)
-            # Bounded, since each is an operation of the transaction. The next leader deletes the others as
-            # orphans.
+            # Bounded, since each is an operation of the transaction.
+            # The next leader deletes the others as orphans.
             names = packed.freed[:_FREED_PER_COMMIT]
             freed = [layout.delete_prefix(self._keys.pieces_prefix(name)) for name in names]
             if batches.fits(packed.writes):
@@ -263,8 +263,8 @@ class EtcdStore:
             # Another commit or leader came first. The request can no longer apply, so failing is safe.
             if not state.permits(batch):
                 raise state.conflict_error(batch)
-            # Only now: the comparison with `pending` is what made the transaction fail, and it may be
-            # repeated after this.
+            # Only now: the comparison with `pending` is what made the
+            # transaction fail, and it may be repeated after this.
             if state.pending is not None:
                 await self._apply_pending(batch.epoch, state)
             elif asyncio.get_running_loop().time() > give_up_at:
@@ -359,8 +359,8 @@ class EtcdStore:
             async with asyncio.TaskGroup() as tasks:
                 for portion in batches.split_writes(writes):
                     tasks.create_task(write(portion))
-        # The first error stands for all: a TaskGroup would raise a group, which no caller of a store
-        # expects.
+        # The first error stands for all: a TaskGroup would
+        # raise a group, which no caller of a store expects.
         except* Transient as problems:
             problem = problems.exceptions[0]
         else:
@@ -370,8 +370,8 @@ class EtcdStore:
     async def _write_idempotent(self, request: pb.TxnRequest, epoch: int) -> None:
         try:
             answer = await self._client.write(request)
-        # Safe to repeat, whether or not the first was applied: it writes the same values under the same
-        # comparison.
+        # Safe to repeat, whether or not the first was applied:
+        # it writes the same values under the same comparison.
         except Unavailable:
             answer = await self._client.write(request)
         # The comparison may also fail because `pending` is gone already; only another leader is an error.
@@ -412,8 +412,8 @@ class EtcdStore:
             self._written_bytes = 0
             with contextlib.suppress(Transient):
                 if self._compact_to:
-                    # Up to the previous mark, not to now: readers at the current revision get one whole
-                    # interval to finish.
+                    # Up to the previous mark, not to now: readers at the
+                    # current revision get one whole interval to finish.
                     await self._client.compact(self._compact_to)
                 self._compact_to = (await self._reader.read_state()).etcd_revision
 
@@ -423,8 +423,8 @@ class EtcdStore:
         try:
             yield
         except Exhausted as error:
-            # etcd reports both as RESOURCE_EXHAUSTED; deciding by the text of the error would break with
-            # its version.
+            # etcd reports both as RESOURCE_EXHAUSTED; deciding by
+            # the text of the error would break with its version.
             if await self._client.is_full():
                 raise StoreFull(f"etcd has used up its space: {error}") from error
             raise Unavailable(str(error)) from error

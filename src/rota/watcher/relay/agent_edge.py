@@ -79,8 +79,8 @@ class AgentEdge(grpc.GenericRpcHandler):
 
     def _receive(self, session: RelayedSession, message: pb.FromNode) -> None:
         if message.wants_sign:
-            # What the leader has acknowledged, not what was received here: the agent must not take this
-            # watcher for the leader.
+            # What the leader has acknowledged, not what was received
+            # here: the agent must not take this watcher for the leader.
             alive = pb.Alive(echo=session.acknowledged_n)
             session.push(pb.ToNode(epoch=self._uplink.epoch, alive=alive).SerializeToString())
         if message.WhichOneof("word") != "beat":

@@ -169,8 +169,8 @@ class Uplink:
         return session
 
     def send(self, session: RelayedSession, message: pb.FromNode) -> None:
-        # Race: the connection may have been lost since; the agent's call ends then, and its next hello says
-        # it again.
+        # Race: the connection may have been lost since; the
+        # agent's call ends then, and its next hello says it again.
         if session.number in self._sessions:
             self._outgoing.send(session, message)
 
@@ -231,8 +231,8 @@ class Uplink:
                 was_attached = self.leader is not None
                 stream.cancel()
                 await self._set_attached(None, None)
-        # After the channel is closed: a refused watcher must not be retried, since its certificate will not
-        # change.
+        # After the channel is closed: a refused watcher must
+        # not be retried, since its certificate will not change.
         for error in filter(_is_refused, broken):
             raise NotAllowed(
                 _reason(error), hint="get a line with `rota watcher token` and start with --join"
@@ -248,8 +248,8 @@ class Uplink:
         if leader is not None:
             log.info("attached", server=leader, epoch=self.epoch)
         self.leader, self.channel = leader, channel
-        # Sessions of the last connection are unknown to the new leader: their agents reconnect and say
-        # hello.
+        # Sessions of the last connection are unknown to the
+        # new leader: their agents reconnect and say hello.
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             session.finish(_DETACHED_REASON, "this watcher has lost the leader")

@@ -226,8 +226,8 @@ class RelayedOutbound:
         self.session = session
         self.node: NodeId | None = None  # once it is authenticated
         self._attached = attached
-        # Unbounded, because `deliver` must not block the stream of all other sessions; it has its own
-        # limit.
+        # Unbounded, because `deliver` must not block the
+        # stream of all other sessions; it has its own limit.
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def deliver(self, message: bytes | None) -> None:
@@ -295,8 +295,8 @@ class WatcherConnection:
         while True:
             self.keepalive.reset()
             self._receive_batch(batch, tasks)
-            # Ordering: acknowledged once it is applied. An earlier echo would confirm messages that may
-            # still be lost.
+            # Ordering: acknowledged once it is applied. An earlier
+            # echo would confirm messages that may still be lost.
             self._received_n = batch.n
             batch = await _next(batches)
 
@@ -371,8 +371,8 @@ class WatcherConnection:
         await self._has_space.wait()
         self._outgoing.append(watcher_pb2.SessionWord(session=session, word=message))
         self._outgoing_bytes += len(message)
-        # One message may exceed the bound: it is checked after the append, so that large messages are not
-        # stuck.
+        # One message may exceed the bound: it is checked after
+        # the append, so that large messages are not stuck.
         if self._outgoing_bytes > _AHEAD_BYTES:
             self._has_space.clear()
         self._wake.set()

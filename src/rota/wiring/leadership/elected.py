@@ -63,12 +63,12 @@ class ElectedLeadership:
                 try:
                     print_line(f"Rota server stands by: {await self._who_leads() or 'nobody'} leads")
                     async with following.running():
-                        # Inside `running`, so that the watch keeps delivering while this server waits for
-                        # the lease.
+                        # Inside `running`, so that the watch keeps
+                        # delivering while this server waits for the lease.
                         await self._become_leader(engine, following)
                     # The watch may not have delivered the last tokens and CA that the previous leader stored.
-                    # Ordering: tokens and CA are adopted after the lease was acquired, when no other server
-                    # can change them.
+                    # Ordering: tokens and CA are adopted after the lease
+                    # was acquired, when no other server can change them.
                     await adopt_vault(self.store, self._directory)
                     await self.follow_authority(authority)
                     authority.publish_by(ring_publisher(self.store, asyncio.get_running_loop()))
@@ -124,8 +124,8 @@ async def elected(config: ServerConfig, directory: Path) -> AsyncIterator[Electe
             await adopt_authority(store, directory)
             await store.members.register(config.http_server.addr, record)
         leadership = ElectedLeadership(store, config, directory)
-        # One TaskGroup for the lease and the work: LostLeadership in the renewal cancels everything at
-        # once.
+        # One TaskGroup for the lease and the work: LostLeadership
+        # in the renewal cancels everything at once.
         async with asyncio.TaskGroup() as tasks:
             renewing = tasks.create_task(hold_lease(store.leader_lease, leadership.lease_timing))
             refreshing = tasks.create_task(leadership.refresh_servers())
@@ -161,8 +161,8 @@ async def hold_lease(lease: LeaderLease, timing: LeaseTiming) -> None:
                     f"the lease could not be renewed for {timing.fence_ms} ms: another may lead"
                 )
             case LeaseAction.RENEW:
-                # Also when the renewal fails: the retry interval counts from here, so a dead etcd is not
-                # flooded.
+                # Also when the renewal fails: the retry interval
+                # counts from here, so a dead etcd is not flooded.
                 tried_at_ms = boot_ms()
                 # A failed renewal is retried by the next step, until the fence is reached.
                 with contextlib.suppress(Unavailable, TimeoutError):

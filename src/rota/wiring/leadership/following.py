@@ -106,8 +106,8 @@ class Following:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         if self._is_over:
-            # The last campaign ended after `caught_up` had stopped the replay, so the watch may have
-            # skipped steps.
+            # The last campaign ended after `caught_up` had stopped
+            # the replay, so the watch may have skipped steps.
             self._is_over = False
             self._restart()
         async with asyncio.TaskGroup() as tasks:
@@ -121,8 +121,8 @@ class Following:
     async def _follow(self) -> None:
         while True:
             try:
-                # Not a fixed timeout: an idle cluster has no commits. `_reaches` expires it when commits
-                # are missing.
+                # Not a fixed timeout: an idle cluster has no commits.
+                # `_reaches` expires it when commits are missing.
                 async with asyncio.timeout(None) as self._watch:
                     await self._listen()
             except (TimeoutError, Unavailable, StoreFull) as error:
@@ -140,8 +140,8 @@ class Following:
                 async with self._applying:
                     # Race: the engine may have started to lead while this step waited for the lock.
                     if not self._is_over:
-                        # Cleared first: a cancellation within `_apply` leaves it False, and the watch
-                        # starts over from a snapshot.
+                        # Cleared first: a cancellation within `_apply` leaves
+                        # it False, and the watch starts over from a snapshot.
                         self._is_whole = False
                         await self._apply(step)
                         self._is_whole = True
@@ -194,8 +194,8 @@ class Following:
                 await self.wait_for_revision(revision)
         except TimeoutError:
             if self._watch is not None:
-                # A watch can hang without an error, as on an etcd member that lost its quorum: end it, and
-                # read again.
+                # A watch can hang without an error, as on an etcd
+                # member that lost its quorum: end it, and read again.
                 self._watch.reschedule(asyncio.get_running_loop().time())
             return False
         return True

@@ -114,8 +114,8 @@ class LeaderChannel:
                 return leader, channel
             async with asyncio.TaskGroup() as tasks:
                 ready = tasks.create_task(channel.channel_ready())
-                # The leader may change while the connection is tried; waiting for a dead one would use up
-                # the caller's deadline.
+                # The leader may change while the connection is tried;
+                # waiting for a dead one would use up the caller's deadline.
                 other = tasks.create_task(self.changed(leader))
                 await asyncio.wait((ready, other), return_when=asyncio.FIRST_COMPLETED)
                 is_ready = ready.done()
@@ -199,8 +199,8 @@ class LeaderProxy(grpc.GenericRpcHandler):
                     tasks.create_task(self._channel.changed(leader)),
                     tasks.create_task(self._closing.wait()),
                 ]
-                # The call also ends when the leader changes: the old leader could hold it open without ever
-                # answering.
+                # The call also ends when the leader changes: the old
+                # leader could hold it open without ever answering.
                 await asyncio.wait((answering, *ending), return_when=asyncio.FIRST_COMPLETED)
                 # Read before the tasks are cancelled, which makes all of them done.
                 is_answered = answering.done()

@@ -26,8 +26,8 @@ class ConnectionCounter:
     """Counts open connections, in total and by address."""
 
     def __init__(self, total_max: int, per_address_max: int) -> None:
-        # The rest of the descriptors is for agents, the store and files: refusing clients is better than
-        # failing there.
+        # The rest of the descriptors is for agents, the store and
+        # files: refusing clients is better than failing there.
         self._total_max = min(total_max, descriptors() // DESCRIPTORS_SHARE)
         self._per_address_max = per_address_max
         self._count = 0
@@ -121,8 +121,8 @@ class Listener:
         connected.setblocking(False)
         if (why := self._counter.why_refused(address)) is not None:
             self._refusals.add(address, why)
-            # Over TLS no response can be sent before the handshake, which is the cost that is to be
-            # avoided.
+            # Over TLS no response can be sent before the
+            # handshake, which is the cost that is to be avoided.
             _refuse(connected, is_plain=self._tls is None)
             return
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -61,8 +61,8 @@ class GrpcLimits:
     @property
     def options(self) -> list[tuple[str, int]]:
         return [
-            # Otherwise a second server could share the port unnoticed, and each would get part of the
-            # connections.
+            # Otherwise a second server could share the port
+            # unnoticed, and each would get part of the connections.
             ("grpc.so_reuseport", 0),
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", 10_000),
@@ -125,8 +125,8 @@ class ForwardedCalls(grpc.aio.ServerInterceptor):
     def _for_servers(self, behavior: Any) -> Any:
         async def checked(request: Any, context: Any) -> Any:
             shown = forwarding.shown_certificate(context)
-            # Checked per call: TLS accepted the certificate when the connection was opened, perhaps before
-            # the CA was retired.
+            # Checked per call: TLS accepted the certificate when the
+            # connection was opened, perhaps before the CA was retired.
             if not certificates.is_server(shown) or self._is_retired(shown):
                 code, reason = grpc.StatusCode.PERMISSION_DENIED, "this port is for agents and servers"
                 self._refused.record(context, "call as a server", code, reason)
