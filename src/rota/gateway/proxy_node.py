@@ -197,7 +197,8 @@ class ProxyNode:
     def _apply_job_orders(self, orders: JobOrders) -> None:
         for start in orders.start:
             name = (orders.job, start.index, start.attempt)
-            if name not in self._remote_attempts:  # else the order was sent again
+            # Otherwise the order was sent again after a reconnect, and the job would be started twice.
+            if name not in self._remote_attempts:
                 template = self._templates[orders.job]
                 self._watch(RemoteAttempt(name, template, self._worker, self._attempts.record))
         for stop in orders.stop:
@@ -208,6 +209,7 @@ class ProxyNode:
     def _watch(self, remote: RemoteAttempt) -> None:
         self._remote_attempts[remote.name] = remote
         watching = self._tasks.create_task(remote.run())
+        # Removed when it ends: its report stays in the tracker until it is durable.
         watching.add_done_callback(lambda _: self._remote_attempts.pop(remote.name, None))
 
     def _send_log(self, request: pb.OpenLog) -> None:

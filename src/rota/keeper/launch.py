@@ -116,6 +116,7 @@ def final_output(attempt: RunningAttempt, outputs: SegmentStore, kernel: Kernel)
     """The extent of its output; None: not final yet. Processes that left its group are not waited for."""
     if container_may_exist(attempt) or not attempt.has_left_pid_namespace():
         return None
+    # Bounded: a process that cannot be killed must not keep the attempt from ending forever.
     may_wait = attempt.backoff_ns < LONGEST_POLL_NS
     return outputs.final_measure(attempt.segment, lambda: may_wait and kernel.has_members(attempt.pid))
 
@@ -134,5 +135,6 @@ def apply_container_exit(attempt: RunningAttempt) -> str | None:
         return None
     if not attempt.container.start_reported:
         return exit_.reason
+    # It was reported as started, so it cannot be refused any more: another node may have to run it again.
     attempt.end_state = "lost"
     return None

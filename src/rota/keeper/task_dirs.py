@@ -130,6 +130,7 @@ class TaskDirs:
             self._jobs[job] = dirs
         elif dirs.owner != owner:  # containers of the job run as another user by now
             dirs.owner = owner
+            # They belong to the previous user, whose files the next one could not replace.
             dirs.unused.clear()
             if owner:
                 os.chown(self.place(job), 0, owner.user.gid)
