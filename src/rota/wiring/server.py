@@ -175,7 +175,6 @@ async def _serve(
     users: DevUsers | None,
 ) -> AsyncIterator[RunningServer]:
     directory = Path(str(config.data_dir))
-    # After `lead`: the vault may have been replaced by the tokens that the previous leader published.
     vault = leadership.open_vault()
     served = listeners.server_tls(config, authority, datetime.now(UTC))
     http_socket = listeners.bind_http(config.http_server.addr)
@@ -203,9 +202,7 @@ async def _serve(
     async with asyncio.TaskGroup() as tasks:
         # Ordering: the loop runs before any port accepts, since every request is a command to it.
         driving = tasks.create_task(engine.run())
-        # Before a client can submit or a node can join:
-        # numbers of earlier epochs must never be given twice.
-        await _seed(engine, config.store)
+        await _seed(engine, config.store)  # before a client can submit or a node can join
         for grpc_server in grpc_servers:
             await grpc_server.start()
         serving = tasks.create_task(web.serve(sockets=[http_socket]))
@@ -221,10 +218,7 @@ async def _serve(
         try:
             yield RunningServer(engine, vault, authority, addresses, url, local)
         finally:
-            # First: requests that wait for a commit fail while
-            # their connections are still open, so clients learn it.
-            driving.cancel()
-            # Shielded: a second cancellation must not leave ports open that the next term has to bind.
+            driving.cancel()  # first: requests that wait for a commit fail while their connections are open
             await shielded(_close_web(web, serving, *grpc_servers))
             for resource in (http_socket, tails, audit):
                 resource.close()
@@ -339,6 +333,7 @@ async def _rotate(
 async def _close_web(
     web: listeners.WebServer, serving: asyncio.Task[None], *servers: grpc.aio.Server
 ) -> None:
+    # Called shielded: a second cancellation must not leave ports open that the next term has to bind.
     web.should_exit = web.force_exit = True
     for server in servers:
         await server.stop(_CLOSE_SECONDS)
@@ -406,5 +401,6 @@ async def _seed(engine: Engine, store: str) -> None:
         del view, now
         return Plan((Counters(jobs=first, nodes=first),))
 
+    # Records of earlier epochs are gone, and nodes may still run their jobs: no number may be given twice.
     if store == MemoryStore.name:
         await engine.ask("apiserver", seed)
