@@ -132,7 +132,6 @@ class RemoteAttempt:
         except WorkerUnreachable:
             return  # no heartbeats are sent either: the watcher declares the node lost in time
         except WorkerRefused as error:
-            # Several in a row: a worker that is restarting may refuse for a moment.
             self._errors += 1
             # After a stop was requested this is its end: the worker does not know the job any more.
             if self._stop_requested.is_set():

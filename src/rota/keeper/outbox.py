@@ -126,7 +126,6 @@ class Outbox:
         return lines + message
 
     def _schedule(self, at_ns: int) -> None:
-        # An earlier time only: each wakeup costs a system call and a switch of threads.
         if at_ns < self._due_at_ns:
             self._due_at_ns = at_ns
             self._wake()

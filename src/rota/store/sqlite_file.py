@@ -59,7 +59,6 @@ def open_file(path: Path) -> sqlite3.Connection:
     try:
         # Before anything is written: records hold environment variables of jobs.
         path.chmod(0o600)
-        # WAL appends to one file per commit, one fsync instead of several with a rollback journal.
         db.execute("PRAGMA journal_mode = WAL")
         # FULL, not NORMAL: in WAL mode NORMAL does not sync at
         # a commit, so a power cut could lose acknowledged ones.

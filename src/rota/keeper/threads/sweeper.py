@@ -71,8 +71,7 @@ class Sweeper:
                     seconds = min(SWEEP_SECONDS if seconds is None else seconds, left_ns / 1e9)
                 elif supervisor.sweep_needed:
                     seconds = SWEEP_SECONDS
-                # Read by starters, which notify only an idle sweeper:
-                # a notify at each start would be too expensive.
+                # Read by starters, which otherwise notify only for deadlines and limits.
                 supervisor.sweeper_idle = seconds is None
                 supervisor.sweeper_wakeup.wait(seconds)
                 supervisor.sweeper_idle = supervisor.sweep_needed = False
