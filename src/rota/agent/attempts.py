@@ -114,6 +114,7 @@ class AttemptTracker:
         """Replace all local state by what a keeper reports at an attach."""
         self._leases = dict(leases)
         self._records = dict(records)
+        # Nothing is merged: what the keeper does not list, it does not have, whatever was known before.
         self._live.clear()
         self._results.clear()
         self._gpus.clear()
@@ -122,6 +123,7 @@ class AttemptTracker:
         self._fresh.clear()
         self._settled.set()
         self.record(reports)
+        # Before `attached` is set, which lets a connection send the inventory.
         self.keeper_lost = False
         self.attached.set()
 
@@ -136,6 +138,7 @@ class AttemptTracker:
                 if report.said >= REPORTED_FIRST_END:
                     self._live.pop(name, None)
                     self._gpus.pop(name, None)
+                    # A refused attempt never ran, so there is no result to keep until it is acknowledged.
                     if report.said == ReportedState.REFUSED:
                         # The keeper may not have been able to journal the template: send it again.
                         self._introduced.pop(job_reports.job, None)
@@ -150,9 +153,12 @@ class AttemptTracker:
         """Record starts as live: they are forwarded to the keeper now, or deferred."""
         for start in orders.start:
             name = AttemptName(orders.job, start.index, start.attempt)
+            # A repeated order must not reset the state of an attempt that runs or has ended.
             if name not in self._live and name not in self._results:
                 state = ReportedState.ACCEPTED if start.firm else ReportedState.QUEUED
                 self._live[name] = self._unsent[name] = AttemptReport(start.index, start.attempt, state)
+                # Fresh until the server has stored the accept: a
+                # reconnect before that could start the task twice.
                 self._fresh[name] = 0
                 self._settled.clear()
                 if start.gpus:
@@ -166,6 +172,7 @@ class AttemptTracker:
         state, code = (ReportedState.REFUSED, -1) if exit_code is None else (ReportedState.EXITED, exit_code)
         reports = [AttemptReport(index, attempt, state, code, reason=reason) for index, attempt in starts]
         for report in reports:
+            # It must not be started later by the watermark.
             self._deferred.pop(_name(job, report), None)
         self.record([JobReports(job, reports)])
 
@@ -193,6 +200,7 @@ class AttemptTracker:
     def remember_templates(self, orders: list[JobOrders]) -> list[str]:
         """Store templates that came with orders; return the working directories of those to be started."""
         received = {order.job: order.work for order in orders if order.work is not None}
+        # An older template may arrive late, with the orders of another session.
         new = {job: template for job, template in received.items() if template.version >= self._version(job)}
         self._templates |= new
         leases = ((job, template.lease_ms) for job, template in new.items())
@@ -211,6 +219,7 @@ class AttemptTracker:
     def released_by(self, n: int) -> list[JobOrders]:
         """Pop the deferred starts whose accept is durable, now that the watermark is n."""
         starts: dict[JobId, list[Start]] = {}
+        # All numbers up to n: the watermark covers every message before it.
         for taken_n in [taken_n for taken_n in self._taken if taken_n <= n]:
             for name in self._taken.pop(taken_n):
                 start = self._deferred.pop(name, None)
@@ -235,6 +244,7 @@ class AttemptTracker:
 
     def _defer_starts(self, orders: JobOrders) -> JobOrders:
         """Hold back starts that need a durable accept; a stop of one that is held back withdraws it."""
+        # Still held back: the keeper never had it, so this agent answers the stop itself.
         withdrawn = [stop for stop in orders.stop if self._deferred.pop(_name(orders.job, stop), None)]
         if withdrawn:
             reports = [AttemptReport(stop.index, stop.attempt, ReportedState.WITHDRAWN) for stop in withdrawn]
@@ -243,6 +253,7 @@ class AttemptTracker:
         if not orders.start or not self._templates[orders.job].needs_durable_accept:
             return orders
         starts = {_name(orders.job, start): start for start in orders.start}
+        # Deferred before `accept`: `sent_in` looks here to learn which message carries the accept.
         self._deferred |= {name: start for name, start in starts.items() if not self.is_known(name)}
         self.accept(orders)
         return orders._replace(start=[start for name, start in starts.items() if name not in self._deferred])
@@ -256,6 +267,7 @@ class AttemptTracker:
         work = self._templates.get(orders.job)
         if work is None or self._introduced.get(orders.job) == (work.version, work.reports):
             return orders._replace(work=None)
+        # Recorded before it is sent: if the keeper is lost, `replace_all` clears this.
         self._introduced[orders.job] = work.version, work.reports
         return orders._replace(work=work)
 
@@ -276,6 +288,7 @@ class AttemptTracker:
         self._sent.clear()
         self._taken.clear()
         self._urgent = False
+        # The numbers belong to the old connection. The hello reports these accepts again under a new one.
         self._fresh = dict.fromkeys(self._fresh, 0)
         # Reports of live attempts have lost their GPUs: a later state has replaced the one that had them.
         held = {name: self._live[name].with_gpus(gpus) for name, gpus in self._gpus.items()}
@@ -297,6 +310,7 @@ class AttemptTracker:
                 due = until
             if now >= min(due, until):
                 break
+            # Cleared before the wait, after the state was read: a change in between ends the wait at once.
             self.changed.clear()
             try:
                 async with asyncio.timeout(min(due, until) - now):
@@ -343,6 +357,7 @@ class AttemptTracker:
 
     def on_durable(self, n: int) -> list[AttemptName]:
         """Pop the results that are durable on the server, now that the watermark is n."""
+        # 0 means not sent yet: no watermark can cover it.
         self._fresh = {name: first_n for name, first_n in self._fresh.items() if not 0 < first_n <= n}
         if not self._fresh:
             self._settled.set()

@@ -30,6 +30,7 @@ class Backoff:
 
     def after_loss(self, lease_seconds: float | None) -> float:
         """The wait after a lost server, random within the spread: other nodes have lost it, too."""
+        # From 0: the first nodes return at once, the others are spread, so the new leader is not flooded.
         return self._chance.uniform(0, max(FIRST_SECONDS, self._spread(lease_seconds)))
 
     def after_round(self, lease_seconds: float | None) -> float:

@@ -62,9 +62,13 @@ class Credentials:
     async def trust(self, ca_pem: bytes, spread_seconds: float) -> None:
         """Trust the authorities that the server names; renew soon if the first one has not signed it."""
         try:
+            # Race: a renewal may store another identity at the
+            # same time; the last one stored must be the one held.
             async with self._storing:
                 known = trusting(self.identity, ca_pem)
                 if known != self.identity:
+                    # Stored before it is used: after a crash the agent
+                    # still trusts the server it was connected to.
                     await asyncio.to_thread(replace_identity, self._directory, known)
                     self.identity = known
         except IdentityRefused as refusal:
@@ -72,6 +76,7 @@ class Credentials:
         except OSError as error:  # the server sends them again on the next connection
             self._warn("authorities not stored", reason=error.strerror)
         if not self.identity.is_current and self._early_at is None:
+            # Spread at random: at a rotation all nodes renew, and the server signs each certificate.
             self._early_at = asyncio.get_running_loop().time() + random.random() * spread_seconds
             self._woken.set()
 
@@ -86,6 +91,7 @@ class Credentials:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
+        # After the wait: a rotation that comes while the certificate is renewed cuts the next sleep short.
         self._woken.clear()
 
     async def keep_current(self, stub: pb_grpc.AgentStub) -> None:
@@ -121,4 +127,5 @@ class Credentials:
                     raise
                 # A full disk: without the new certificate the node could not even report.
                 self._warn("certificate not stored", reason=error.strerror)
+            # Under the lock, so that a concurrent `trust` extends this identity and not the previous one.
             self._hold(renewed)

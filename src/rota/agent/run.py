@@ -108,6 +108,7 @@ class Agent:
 
     async def run(self) -> None:
         """Run until the node has left, or `announce_restart` has told the server that the agent ends."""
+        # Before the first hello: a machine that is being terminated must not be offered work for a moment.
         if await self._termination.poll():
             self._on_termination_change()
         async with asyncio.TaskGroup() as tasks:
@@ -122,6 +123,7 @@ class Agent:
 
     async def drain(self, seconds: float) -> None:
         """Accept nothing new, tell the server, and wait up to `seconds` for running attempts to end."""
+        # Before the wait: starts that arrive meanwhile are refused.
         self._leaving = True
         self._termination.leave_within(seconds, _TOLD_TO)
         self._attempts.nudge()
@@ -139,7 +141,8 @@ class Agent:
         self._leaving = True
         self._termination.leave_within(0.0, _TOLD_TO)
         self._attempts.nudge()
-        if not self._ended.is_set():  # a service manager may have ended the keeper already
+        # A service manager may have ended the keeper already, and then there is nothing to wait for.
+        if not self._ended.is_set():
             await self._attached()
             await self._runtime.quit()
             await self._ended.wait()
@@ -179,8 +182,11 @@ class Agent:
             settings.name, self._host.capacity, self._host.gpus, settings.keeping, self._engine
         )
         while True:
+            # Attach again after each loss: the state that a keeper sends replaces everything known before.
             reports = await self._runtime.attach(resources)
             self._results.attach(self._runtime.result_endpoints)
+            # A result that is still being reported by HTTP holds
+            # back its end, so that the server has both in order.
             shown = self._results.defer_ends(reports)
             self._attempts.replace_all(shown, self._runtime.leases, self._runtime.records)
             self._tails.touch(job_reports.job for job_reports in reports)
@@ -208,6 +214,8 @@ class Agent:
 
     async def _call(self) -> None:
         while not self._left.is_set():
+            # The inventory of a hello must be complete: without
+            # the keeper it would report every attempt as missing.
             if not (self._leaving and self._attempts.keeper_lost):
                 await self._attempts.attached.wait()
             elif self._deregistered or not self._welcomed:  # the server knows, or none can be reached
@@ -226,6 +234,7 @@ class Agent:
     async def _call_next(self) -> bool:
         """Run one connection to its end; return True if a server that had welcomed us was lost."""
         self._welcomed = False
+        # Cheap and first: a channel to a server that is down would take seconds to fail.
         reason = await dial.probe_port(self._servers.current)
         if reason is not None:
             log.warning("not connected", server=self._servers.current, reason=reason)
@@ -283,6 +292,7 @@ class Agent:
             except* grpc.aio.AioRpcError as errors:
                 failures += flatten_group(errors)
             finally:
+                # The timeout of a result counts only while a server is connected.
                 self._results.connected.clear()
             for error in failures:
                 raise error
@@ -310,7 +320,9 @@ class Agent:
     ) -> None:
         async for message in session.stream:
             _check(message)
+            # Any message counts as a sign of life, before it is applied, which may take long.
             session.receive()
+            # Fencing comes before the content: orders of a deposed leader must not be carried out.
             self._see_epoch(message.epoch)
             match message.WhichOneof("word"):
                 case "welcome":
@@ -324,7 +336,10 @@ class Agent:
                     self._results.connected.set()
                     log.info("connected", name=message.welcome.name, epoch=message.epoch)
                 case "orders":
+                    # Before the leases are renewed: an echo that
+                    # waited in a buffer proves nothing about now.
                     session.refuse_stale(message.orders.echo)
+                    # Leases before orders: applying orders may take longer than what is left of a lease.
                     await self._renew_leases(message.orders, session)
                     await self._apply_orders(message.orders, may_start=not session.ends)
                 case "alive":
@@ -369,10 +384,12 @@ class Agent:
         """Carry out orders. Starts go first, because tasks wait for them; acknowledgements can wait."""
         for order in orders.jobs:
             await self._apply_order(order, may_start=may_start)
+        # After new orders, which may have stopped a start that this watermark would release.
         for released in self._attempts.released_by(orders.stored):
             await self._forward_to_keeper(released)
         durable = self._attempts.on_durable(orders.stored)
         if durable:
+            # Only what is durable on the server: the keeper forgets these results for good.
             await self._runtime.acknowledge(durable)
         if orders.forget:
             forgotten = [JobId(job) for job in orders.forget]
@@ -385,9 +402,11 @@ class Agent:
         try:
             bounds.check(order)
             received = wire.orders_from_wire(order)
-            if not may_start:  # it is offered again on the next connection
+            # It is offered again on the next connection; started now, its accept might not become durable.
+            if not may_start:
                 received = received._replace(start=[])
             self._results.remember_endpoints([received])
+            # Facts are read here, because planning does no I/O.
             facts = self._facts(self._attempts.remember_templates([received]))
             accepted = self._attempts.apply_orders([received], facts)
         except Exception as error:
@@ -439,12 +458,14 @@ class Agent:
             if self._attempts.keeper_lost:
                 if self._leaving:
                     await self._send_goodbye(session)
-                raise ConnectionOver  # the next hello carries the inventory of the new keeper
+                # The next hello carries the inventory of the new keeper.
+                raise ConnectionOver
             # No await until `sent_in`: a report that is drained must be booked under this message's number.
             reports = self._attempts.drain_changes()
             load = self._load.pop_report()
             wire_load = None if load is None else wire.load_to_wire(load)
             if reports:
+                # Booked before the send: the acknowledgement can arrive while the write is awaited.
                 self._attempts.sent_in(session.sequence.next_n, reports)
                 report = pb.Report(jobs=wire.reports_to_wire(reports), load=wire_load)
                 await session.send(pb.FromNode(report=report))
@@ -503,6 +524,7 @@ class Agent:
         """
         await self._credentials.keep_current(stub)
         self._log_renewed()
+        # Before the wait: a start after this would need an accept that is not waited for.
         session.ends = True
         with contextlib.suppress(TimeoutError):  # then the server does not answer: reconnect anyway
             async with asyncio.timeout(_SETTLE_SECONDS):
@@ -521,6 +543,8 @@ class Agent:
         if error.code() is grpc.StatusCode.PERMISSION_DENIED:
             raise NotAllowed(details, hint="get a line with `rota node token` and start with --join")
         if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+            # By the server's clock it has expired: renew it
+            # first, even if this machine's clock says otherwise.
             self._credentials.refused = True
         if error.code() is grpc.StatusCode.UNAVAILABLE and not self._welcomed:
             details = await dial.diagnose(self._servers.current, self._credentials.identity)
@@ -550,6 +574,7 @@ class Agent:
         partial = self._epoch_file.with_suffix(".new")
         try:
             partial.write_text(f"{epoch}\n")
+            # rename is atomic: a crash leaves the old epoch or the new one, never a torn number.
             partial.replace(self._epoch_file)
         except OSError as error:  # a full disk: it is remembered until this agent ends
             log.warning("epoch not stored", error=error.strerror)

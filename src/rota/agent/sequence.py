@@ -32,6 +32,7 @@ class MessageSequence:
         nothing was sent for a while: this machine was suspended, and the orders have waited in a buffer.
         """
         self.on_echo(echo)
+        # The oldest message without an echo: dictionaries keep the order of insertion.
         unacknowledged_ms = next(iter(self._sent_at_ms.values()), now_ms)
         waited_ms = now_ms - min(unacknowledged_ms, self._last_ms)
         return waited_ms if waited_ms > STALE_ORDER_MS else None

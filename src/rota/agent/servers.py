@@ -25,6 +25,8 @@ class ServerList:
 
     def update(self, addresses: list[str]) -> None:
         """Add the addresses that the leader sent; configured ones stay."""
+        # Stored first: after a crash the agent must find a
+        # server that exists now, not the one it joined by.
         with contextlib.suppress(OSError):  # a full disk: they are remembered until this agent ends
             write(self._file, addresses)
         self._addresses = list(dict.fromkeys((*self._addresses, *addresses)))

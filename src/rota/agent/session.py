@@ -42,6 +42,7 @@ class AgentSession:
         self._received_at_ms = now_ms()
 
     async def send(self, message: pb.FromNode) -> None:
+        # With a single server there is no other to go to, so its silence is waited out.
         silent_ms = 0 if self._leads_alone() else now_ms() - self._received_at_ms
         if silent_ms > SERVER_SILENT_MS:
             raise ServerGone(f"the server has been silent for {silent_ms / 1000:.0f} s")
@@ -54,6 +55,7 @@ class AgentSession:
             raise ServerGone from None
 
     def start(self) -> None:
+        # By then the server may have declared this node suspect and withdrawn its offers.
         if not self.sequence.on_welcome(now_ms()):
             raise ConnectionOver("welcomed too late")
         self.welcomed.set()

@@ -20,6 +20,8 @@ def blamed_job(error: Exception, mirror: Mirror) -> JobId | None:
         found = {
             value.spec.id
             for value in step.tb_frame.f_locals.values()
+            # Only jobs in a queue and in this mirror: frames may
+            # hold entries of ended jobs or of what-if copies.
             if isinstance(value, JobEntry) and value.queue and mirror.jobs.get(value.spec.id) is value
         }
         if len(found) == 1:

@@ -7,6 +7,8 @@ from rota.model.plan import Instant
 
 class Clock:
     def __init__(self, last_ms: int) -> None:
+        # Cluster time continues from the stored time. CLOCK_BOOTTIME
+        # neither jumps with the wall clock nor stops in suspend.
         self._offset_ms = last_ms - self._boot_ms()
 
     def now(self) -> Instant:

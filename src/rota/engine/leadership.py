@@ -39,11 +39,14 @@ class LeaseStep(NamedTuple):
 
 def next_step(timing: LeaseTiming, renewed_at_ms: int, tried_at_ms: int, now_ms: int) -> LeaseStep:
     """What to do now; `tried_at_ms` is when a renewal was last requested, successfully or not."""
+    # From the last success, not the last try: a renewal that failed extends nothing.
     fence_at_ms = renewed_at_ms + timing.fence_ms
     next_at_ms = max(renewed_at_ms + timing.renew_ms, tried_at_ms + timing.retry_ms)
+    # Before RENEW: after the fence another server may lead, so a late renewal must not revive this one.
     if now_ms >= fence_at_ms:
         return LeaseStep(LeaseAction.STEP_DOWN, 0)
     if now_ms >= next_at_ms:
+        # The renewal gets only the time until the fence. An answer after it would come too late to be used.
         return LeaseStep(LeaseAction.RENEW, fence_at_ms - now_ms)
     return LeaseStep(LeaseAction.WAIT, min(next_at_ms, fence_at_ms) - now_ms)
 

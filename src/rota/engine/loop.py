@@ -202,10 +202,13 @@ class Decided(NamedTuple):
 
     def _find_unencodable(self, pack: Callable[["Decided"], object]) -> "Tainted":
         """Find the plan that cannot be encoded by packing each record and each plan's events alone."""
+        # Each candidate is packed alone, so that one bad record names its own plan and not the whole batch.
         nothing = self._replace(puts={}, deletes={}, events=())
         for source, plan in self.applied:
             culprit = Culprit(source, wrote_spec=False)
             for record in plan.puts:
+                # A record that a later plan of the batch replaced is
+                # not part of the transaction and cannot be the cause.
                 if self.puts.get(record.key) is record:
                     error = _raised(pack, nothing._replace(puts={record.key: record}))
                     if error is not None:
@@ -239,6 +242,8 @@ class Loop:
         self, mirror: Mirror, reconcilers: Sequence[Reconciler], parking: Parking | None = None
     ) -> None:
         self.mirror = mirror
+        # Passed in, not created here, after a reload: otherwise
+        # the fault that caused it would recur at once.
         self.parking = Parking() if parking is None else parking
         self._reconcilers = {reconciler.name: reconciler for reconciler in reconcilers}
         self._wakes: dict[type[Record], list[tuple[str, Keys]]] = {}
@@ -271,11 +276,14 @@ class Loop:
 
     def drain_requests(self) -> list[Request]:
         """Remove and return the requests that were not served, for the loop that replaces this one."""
+        # Swap, not copy and clear: requests may be appended
+        # again while the caller iterates over the result.
         requests, self._requests = self._requests, []
         return requests
 
     def requeue(self, requests: Sequence[Request]) -> None:
         """Put back requests of a batch that is not committed; they are served before all others."""
+        # In front, so that requests keep the order in which they arrived.
         self._requests[:0] = requests
 
     def next_at(self) -> int | None:
@@ -284,9 +292,12 @@ class Loop:
 
     def decide(self, now: Instant) -> Decided | None:
         """Decide one batch; None if there is nothing to do. Raises Tainted if the mirror must be reloaded."""
+        # Before anything is decided in this batch: the watcher would declare nodes lost for our own pause.
         self._detect_stall(now)
         self.mirror.now_ms = now.ms
         self._now = now
+        # Before the requests: one that was refused because
+        # its subject is parked may be served in this batch.
         self._release_parked(now)
         batch = _Batch(now)
         requests = self.drain_requests()
@@ -294,16 +305,22 @@ class Loop:
             for request in requests:
                 self._serve(request, batch)
             self._run_to_quiescence(batch)
-        except Exception:  # Tainted, or a bug of this module: without the requeue callers would wait forever
+        # Tainted, or a bug of this module. Without the requeue the callers
+        # would wait forever. Requests served before the fault are repeated
+        # too: they were not answered, and their writes go with the mirror.
+        except Exception:
             self.requeue(requests)
             raise
         batch.events.extend(self.parking.drain_events())
         decided = batch.done()
+        # A batch with requests is returned even without writes: its callers wait for their answers.
         return decided if requests or decided.commits else None
 
     def condemn(self, tainted: Tainted, now: Instant) -> None:
         """After a reload of the mirror: park or refuse the source of the fault, so that it does not recur."""
         request = tainted.source.request
+        # Called with the new loop, to which the requests of the batch were requeued: the culprit must leave
+        # that queue, or the next batch fails in the same way.
         if self._condemn(tainted, now) and request is not None:
             self._requests = [waiting for waiting in self._requests if waiting is not request]
             request.refused(_bug(tainted.source.due))
@@ -314,31 +331,42 @@ class Loop:
         """Drain the work queue, bounded by BATCH_KEYS_MAX and BATCH_DECISIONS_MAX."""
         counts: dict[WorkItem, int] = {}
         decisions = 0
+        # Both bounds keep one commit short: it is one
+        # transaction, and all callers of the batch wait for it.
         while len(counts) < BATCH_KEYS_MAX and decisions < BATCH_DECISIONS_MAX:
             due = self._queue.pop(batch.now.ms)
+            # Quiescence proves that there is no livelock, however often keys were repeated on the way.
             if due is None:
                 self._decision_counts.clear()
                 return
             decisions += 1
             counts[due] = repeats = counts.get(due, 0) + 1
             self._decide_item(due, batch)
+            # Ends the batch, not the work: a key that was woken again stays
+            # queued, and the commit in between lets callers make progress.
             if repeats >= KEY_DECISIONS_MAX:
                 break
         self._detect_livelock(counts, batch.now)
 
     def _detect_livelock(self, counts: dict[WorkItem, int], now: Instant) -> None:
         """Park the most repeated key if batches without quiescence keep deciding the same few keys."""
+        # Totals span several batches, because a livelock survives the end of a batch by KEY_DECISIONS_MAX.
         totals = self._decision_counts
         for due, count in counts.items():
             totals[due] = totals.get(due, 0) + count
         most = max(totals, key=lambda due: totals[due])
+        # A long cascade repeats keys as well, but brings new keys
+        # all the time: hence the ratio, and not a count alone.
         if totals[most] >= LIVELOCK_DECISIONS_MAX and sum(totals.values()) > len(totals) * LIVELOCK_RATIO:
             livelock = NotQuiescent(f"decided {totals[most]} times without reaching quiescence")
+            # Firm: a livelocked key is woken by its own writes, so a wake must not end its backoff.
             self._park(FaultStage.DECIDE, most, livelock, now, firm=True)
             totals.clear()
 
     def _detect_stall(self, now: Instant) -> None:
         """Restart liveness clocks after a gap in our own iterations: this process slept, not the nodes."""
+        # Race: a suspended process reads the clock before the messages
+        # that arrived meanwhile, and would declare every node lost.
         if self._last_ms is not None and now.ms - self._last_ms > STALL_MS:
             self.mirror.now_ms = now.ms
             self.mirror.mark_all_seen()
@@ -350,8 +378,11 @@ class Loop:
             plan = _checked(request.owner, request.command(self.mirror, batch.now))
             if self.parking.subjects:
                 plan = self._without_parked(plan, may_split=request.may_split)
+        # Expected refusals, not faults: the command looked at the state and declined. Nothing was applied.
         except (Rejected, StoreFull) as refusal:
             batch.refusals.append((request, refusal))
+            # Invariant: a refusal derived from state is answered only
+            # after a commit proved that this server still leads.
             batch.fenced |= isinstance(refusal, _REFUSALS_FROM_STATE)
             return
         except Exception as error:
@@ -363,6 +394,9 @@ class Loop:
         except Tainted as tainted:
             if not tainted.is_trial:
                 raise
+            # The real mirror is intact. Either the request itself is to blame
+            # and is refused, or a subject was parked and the request may
+            # succeed without it: then it is served again, with the next batch.
             if self._condemn(tainted, batch.now):
                 batch.refusals.append((request, _bug(due)))
             else:
@@ -375,6 +409,7 @@ class Loop:
             self._wake_all(due.reconciler, batch.now)
         elif due not in self.parking.keys:
             self._decide(due, batch)
+        # Unparked only after a success: the backoff doubles as long as the key keeps failing.
         elif not self._still_parked(due, batch.now) and self._decide(due, batch):
             self.parking.unpark(due)
 
@@ -383,6 +418,7 @@ class Loop:
         parked = self.parking.keys[due]
         if not parked.firm or parked.retry_at_ms is None or parked.retry_at_ms <= now.ms:
             return False
+        # A wake must not be lost while the key is parked: it becomes a timer at the end of the backoff.
         self._queue.wake_at(due, parked.retry_at_ms)
         return True
 
@@ -396,6 +432,8 @@ class Loop:
             plan = _checked(reconciler.owner, plan)
             if self.parking.subjects:
                 plan = self._without_parked(plan, may_split=True)
+        # A reconciler has no caller to refuse. It is woken
+        # again by the change of state that lifts the obstacle.
         except (Rejected, StoreFull):
             return True
         except Exception as error:
@@ -409,6 +447,8 @@ class Loop:
             if not tainted.is_trial:
                 raise
             self._condemn(tainted, batch.now)
+            # The key did not cause the fault or is parked itself:
+            # decide it again, now without the parked subject.
             self._queue.wake(due)
             return False
         return True
@@ -419,6 +459,8 @@ class Loop:
         affected = {subject for key in _keys_of(plan) if (subject := subject_of(key)) in parked}
         if not affected:
             return plan
+        # A command is all or nothing for its caller; leaving out
+        # records silently would acknowledge what was not done.
         if not may_split:
             subject = min(affected)
             hint = "`rota server status` lists what is parked after an internal fault"
@@ -431,6 +473,8 @@ class Loop:
 
     def _apply(self, source: PlanSource, plan: Plan[object], batch: "_Batch") -> None:
         """Apply a plan to the mirror. Raises Tainted, with part of it applied unless `is_trial` is set."""
+        # A trial costs a copy of the subjects, so it is made
+        # only while another rebuild would be too expensive.
         if self.parking.is_wary(batch.now.ms) and (failed := try_plan(self.mirror, plan)) is not None:
             culprit = _culprit(failed.key, [AppliedPlan(source, plan)])
             raise Tainted(failed.stage, culprit, failed.key, failed.error, is_trial=True)
@@ -440,6 +484,8 @@ class Loop:
                 key = record.key
                 self.mirror.apply(record)
                 batch.put(key, record)
+                # Within the loop over records, not after it: a fault in
+                # `wakes` is contained there and cannot taint the mirror.
                 self._wake_dependents(record, batch.now)
             for key in plan.deletes:
                 self.mirror.forget(key)
@@ -447,6 +493,7 @@ class Loop:
         except Exception as error:
             culprit = _culprit(key, [*batch.applied, AppliedPlan(source, plan)])
             raise Tainted(FaultStage.APPLY, culprit, key, error) from error
+        # Only a plan that was applied whole counts as applied; a partial one ends the batch with Tainted.
         batch.applied.append(AppliedPlan(source, plan))
         batch.events.extend(plan.events)
         batch.fenced |= plan.fenced
@@ -461,6 +508,8 @@ class Loop:
                 for key in keys(record):
                     self._queue.wake(WorkItem(name, key))
             except Exception as error:
+                # Which keys were missed is unknown, so all keys
+                # of that reconciler are woken after the backoff.
                 self._park(FaultStage.WAKE, WorkItem(name, ALL_KEYS), error, now, firm=True)
 
     def _wake_all(self, name: str, now: Instant) -> None:
@@ -487,10 +536,14 @@ class Loop:
             if not (request.may_split and is_part and subject.startswith("job/")):
                 self.parking.record_fault(tainted.stage, due, tainted.error)
                 return True
+        # A plan that writes only about its own key gains
+        # nothing from parking the subject: the key is parked.
         elif not is_part or subject.partition("/")[2] == due.key.partition("/")[0]:
             self._park(tainted.stage, due, tainted.error, now, firm=True)
             return False
         self.parking.park_subject(tainted.stage, due, subject, tainted.error, now)
+        # The scheduler must not see a parked job, or each round
+        # would plan for it and lose that part of the plan.
         if subject.startswith("job/"):
             self.mirror.park_job(JobId(subject[4:]))
         return False
@@ -498,11 +551,14 @@ class Loop:
     def _blame(self, due: WorkItem, error: Exception, now: Instant) -> None:
         """Park the waiting job that a decision failed on, if the traceback names one; else the key."""
         job = blamed_job(error, self.mirror)
+        # A key of that job alone: parking the key is enough, and the job stays visible to other components.
         if job is None or due.key.partition("/")[0] == job:
             self._park(FaultStage.DECIDE, due, error, now, firm=False)
             return
         self.parking.park_subject(FaultStage.DECIDE, due, f"job/{job}", error, now)
         self.mirror.park_job(job)
+        # The round is decided again without that job, so one
+        # bad job delays the others by one decision only.
         self._queue.wake(due)
 
     def _park(self, stage: FaultStage, due: WorkItem, error: Exception, now: Instant, *, firm: bool) -> None:
@@ -515,6 +571,7 @@ class Loop:
         for due, parked in self.parking.keys.items():
             if due.reconciler in self._reconcilers and parked.retry_at_ms is not None:
                 self._queue.wake_at(due, parked.retry_at_ms)
+        # The new mirror was loaded from the store and does not know which jobs are parked.
         for subject in self.parking.subjects:
             if subject.startswith("job/"):
                 self.mirror.park_job(JobId(subject[4:]))
@@ -531,6 +588,8 @@ class Loop:
                 for node_record in node.records():
                     self._wake_dependents(node_record, now)
             else:
+                # The subject is neither a job nor a node, or no longer
+                # exists: its dependents are unknown, so wake all keys.
                 self.enqueue_all()
 
 
@@ -549,6 +608,8 @@ class _Batch:
         self.applied: list[AppliedPlan] = []
 
     def put(self, key: Key, record: Record) -> None:
+        # Invariant: a key is in `puts` or in `deletes`, never
+        # in both, so that a store needs no order between them.
         self.deletes.pop(key, None)
         self.puts[key] = record
 
@@ -584,6 +645,8 @@ def _culprit(key: Key, applied: list[AppliedPlan]) -> Culprit:
 
     A record of a new or updated job that cannot be applied is most likely the fault of that submit or update.
     """
+    # A submit whose records fail later in the batch is
+    # refused as a whole, rather than leaving a broken job.
     spec = f"{subject_of(key)}/spec"
     for source, plan in reversed(applied):
         if any(record.key == spec for record in plan.puts):

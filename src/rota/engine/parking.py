@@ -22,7 +22,8 @@ from rota.model.plan import EventRecord, Instant
 
 _ERROR_CHARS = 200  # of an error's text, which may quote a request
 _LOAD = "load"  # in place of a reconciler's name
-_PENDING_EVENTS_MAX = 1_000  # events that wait for the next commit
+# Events that wait for the next commit. Bounded, because no commit may succeed while faults go on.
+_PENDING_EVENTS_MAX = 1_000
 
 
 class FaultStage(StrEnum):
@@ -95,6 +96,8 @@ class Parking:
         self, stage: FaultStage, due: WorkItem, error: Exception, now: Instant, *, firm: bool
     ) -> Parked:
         before = self.keys.get(due)
+        # Failing again before the backoff is over must not double
+        # it: a burst of wakes would park a key for very long.
         if before is not None and before.firm and now.ms < (before.retry_at_ms or 0):
             self.record_fault(stage, due, error, is_loud=False)
             return before
@@ -106,6 +109,7 @@ class Parking:
     def park_subject(
         self, stage: FaultStage, due: WorkItem, subject: str, error: Exception, now: Instant
     ) -> None:
+        # A subject that fails again right after its release continues its backoff instead of starting over.
         before = self.subjects.get(subject) or self._released.pop(subject, None)
         parked = self._failed_again(before, due.reconciler, subject, error, now, firm=True)
         self.subjects[subject] = parked
@@ -115,6 +119,8 @@ class Parking:
         """Forget backoffs on a standby, which decides nothing; what could not be loaded stays aside."""
         self.keys.clear()
         self._released.clear()
+        # Unreadable records stay unreadable whether or not
+        # this server decides, so these subjects stay aside.
         self.subjects = {name: parked for name, parked in self.subjects.items() if parked.retry_at_ms is None}
 
     def loaded(self, aside: Mapping[str, Exception], now: Instant) -> None:
@@ -143,6 +149,8 @@ class Parking:
     def release(self, now: Instant) -> list[str]:
         """Pop the subjects whose backoff is over; those that have not failed again since are recovered."""
         for subject, parked in list(self._released.items()):
+            # Recovered only after it worked for as long as it was
+            # parked, so that the event is not sent too early.
             if parked.retry_at_ms is not None and now.ms >= parked.retry_at_ms + _backoff_ms(parked.times):
                 self._recover(self._released.pop(subject))
         due = [
@@ -151,6 +159,7 @@ class Parking:
             if parked.retry_at_ms is not None and parked.retry_at_ms <= now.ms
         ]
         for subject in due:
+            # Kept in `_released` to remember how often it failed.
             self._released[subject] = self.subjects.pop(subject)
         return due
 
@@ -169,6 +178,8 @@ class Parking:
     def rebuilt(self, now_ms: int, took_ms: int) -> None:
         """Record a rebuild of a tainted mirror; what caused it backs off for a multiple of its duration."""
         self._rebuilt_at_ms, self._rebuilding_ms = now_ms, took_ms
+        # A rebuild reads the whole store: backing off by a multiple
+        # of its duration bounds the share of time spent on it.
         until_ms = now_ms + took_ms * REBUILD_SHARE
         for due, parked in self.keys.items():
             if parked.firm and parked.retry_at_ms is not None:
@@ -198,11 +209,13 @@ class Parking:
     ) -> Parked:
         times = 1 if before is None else before.times + 1
         since = now if before is None else before.since
+        # Once firm, always firm: a later, milder fault must not shorten the backoff of a livelocked key.
         firm = firm or (before is not None and before.firm)
         return Parked(reconciler, key, describe_error(error), since, times, now.ms + _backoff_ms(times), firm)
 
     def _report(self, stage: FaultStage, due: WorkItem, error: Exception, parked: Parked) -> None:
         """Record a fault: an event for the first failure, a log line each time the count doubles."""
+        # Logged when the count is a power of two: a permanent fault must not fill the log.
         self.record_fault(stage, due, error, is_loud=parked.times & (parked.times - 1) == 0)
         if parked.times == 1:
             then = "it is left alone" if parked.retry_at_ms is None else "it is tried again after a pause"
@@ -216,6 +229,7 @@ class Parking:
 
 
 def _backoff_ms(times: int) -> int:
+    # The shift is bounded: an unbounded one would make a huge integer before min() is applied.
     return min(PARKED_LAST_MS, PARKED_FIRST_MS << min(times - 1, 20))
 
 

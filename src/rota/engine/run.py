@@ -80,8 +80,11 @@ _EVENT_RETENTION_MS = 10 * 60 * 1000
 _DISK_CHECK_MS = 5_000
 _READY_MS = 5_000  # how long a commit counts as proof that the store works
 _PROBE_SECONDS = 2.0
-_LOAD_INLINE_MAX = 1000  # records; loading more takes up to seconds, and meanwhile a lease must be renewed
-_BACKOFF_SECONDS = 1.0  # after a failed commit
+# In records. Loading more takes up to seconds, during which the
+# event loop must renew the leader lease: that load runs in a thread.
+_LOAD_INLINE_MAX = 1000
+# After a failed commit: long enough not to spin on a broken store, short against the leader lease.
+_BACKOFF_SECONDS = 1.0
 
 
 class DeferredRead(NamedTuple):
@@ -127,7 +130,9 @@ class Engine:
         # True while the mirror holds records that are not durable: reads are deferred meanwhile.
         self._uncommitted = False
         self._deferred_reads: list[DeferredRead] = []
-        self._decided: Decided | None = None  # the batch being committed
+        # The batch being committed. Kept here so that a
+        # cancellation during the commit can fail its callers.
+        self._decided: Decided | None = None
         self._stopped_by: RotaError | None = None
         self._commit_hooks: list[CommitHook] = []
         self._failed_hooks: list[CommitHook] = []  # hooks that raised, and so missed a commit
@@ -146,6 +151,7 @@ class Engine:
                 self.commit_stats.problem or str(self._stopped_by or "this server does not lead")
             )
         last_ms = self.commit_stats.last_at_ms
+        # A busy server proves its readiness by its own commits: probes add no load then.
         if last_ms is not None and self.now_ms() - last_ms < _READY_MS:
             return
         try:
@@ -156,6 +162,8 @@ class Engine:
 
     async def raise_epoch(self, above: int) -> int:
         """Acquire an epoch greater than `above`, between two commits; durable on return."""
+        # A server that stopped leading never runs another
+        # iteration, so a queued request would wait forever.
         if self._stopped_by is not None:
             raise self._stopped_by
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -174,17 +182,22 @@ class Engine:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def answered(answer: T) -> None:
+            # A canceled caller has canceled its future; the command is
+            # served all the same, and setting a result would raise.
             if not future.done():
                 future.set_result(answer)
 
         meter = current()
         charge = None if meter is None else meter.add
+        # Appending is safe during a commit: the loop takes
+        # its requests only at the start of the next batch.
         self._loop.ask(Request(owner, command, answered, _refuse_future(future), may_split, charge))
         self._wakeup.set()
         return await future
 
     async def read(self, look: Callable[[Mirror], T]) -> T:
         """Read the mirror in a durable state: immediately, or right after the commit under way."""
+        # No await between this check and the look: the mirror cannot become uncommitted in between.
         if not self._uncommitted:
             return look(self._loop.mirror)
         if self._stopped_by is not None:
@@ -234,16 +247,20 @@ class Engine:
 
     async def follow(self, snapshot: Snapshot) -> None:
         """Become a standby with this state: decide nothing, and call the commit hooks as after a reload."""
+        # Kept until the new mirror is complete, because observations exist nowhere else.
         before = self.mirror
         self.parking.stand_by()
         await self._replace_mirror(snapshot)
         self.mirror.inherit(before)
         self._log_faults()
+        # Set before the hooks run: a caller that a hook wakes must find a standby, not a leader.
         self._stopped_by = Unavailable("this server stands by")
         self._publish_reload(None)
 
     def replay(self, change: CommitChange) -> None:
         """Apply the next commit of the leader. Raises Damaged if everything has to be read again."""
+        # Cluster time never goes back, also if this server
+        # becomes leader with a clock behind that of the last one.
         if change.time_ms > self._clock.now().ms:
             self._clock = Clock(change.time_ms)
         self.mirror.now_ms = now_ms = self._clock.now().ms
@@ -251,16 +268,21 @@ class Engine:
         try:
             self._set_aside_unreadable({subject_of(key): error for key, error in decoded.failed.items()})
             aside = self.parking.subjects
+            # A subject set aside has lost its earlier records here;
+            # applying later ones alone would raise or mislead.
             puts = [record for record in decoded.records if not aside or subject_of(record.key) not in aside]
             replay_commit(self.mirror, puts, map(Key, change.deletes))
         except Exception as error:
             if isinstance(error, Unapplied):
+                # Remembered for the full reload that Damaged
+                # causes: the same record would fail there again.
                 self._unappliable[error.subject] = error.error
             self.parking.record_fault(
                 FaultStage.APPLY, WorkItem("standby", f"commit {change.revision}"), error
             )
             self._log_faults()
             raise Damaged(f"commit {change.revision} could not be applied: {error}") from error
+        # After the apply: if it raises, the follower must not believe that this commit was replayed.
         self.revision = change.revision
         wall_ms, events = self._decoded_events(change)
         deleted = dict.fromkeys(map(Key, change.deletes))
@@ -285,6 +307,8 @@ class Engine:
         try:
             return codec.decode_events(change.events)
         except Exception as error:
+            # Events are for followers only: a lost row does not
+            # make the mirror wrong, so the replay continues.
             self.parking.record_fault(
                 FaultStage.LOAD, WorkItem("standby", f"events/{change.revision}"), error
             )
@@ -308,8 +332,10 @@ class Engine:
             self._take_over()
         else:
             await self._reload()
+        # After the load and never before: until then `ask` must refuse, since the mirror may be old.
         self._stopped_by = None
         self.healthy = True
+        # Before the first decision, which would otherwise place work that a nearly full disk cannot record.
         await self._check_disk_space(now=True)
         log.info("became leader", epoch=self.epoch, revision=self.revision, jobs=len(self.mirror.jobs))
 
@@ -318,11 +344,15 @@ class Engine:
         try:
             while True:
                 await self._iterate_contained()
+        # The fence: another server has a higher epoch and
+        # may have decided otherwise. No retry can help here.
         except LostLeadership as error:
             log.error("lost leadership", error=str(error))
             self._stop_serving(error)
             raise
         except asyncio.CancelledError:
+            # Canceled during a commit, its outcome is unknown.
+            # The callers must learn that, not that it failed.
             self._stop_serving(
                 Unavailable("this server no longer leads; whether the request was carried out is unknown")
             )
@@ -337,6 +367,8 @@ class Engine:
         except Exception as error:
             self.parking.record_fault(FaultStage.DECIDE, UNATTRIBUTED, error)
             self._log_faults()
+            # Where it was raised is unknown, so the mirror may be
+            # half updated: only a reload restores the invariant.
             await self._recover_from_failed_commit(
                 self._decided, Unavailable(f"an internal fault: {type(error).__name__}")
             )
@@ -361,12 +393,15 @@ class Engine:
         except (Unavailable, StoreFull) as error:
             await self._recover_from_failed_commit(self._decided, error)
         except Tainted as tainted:
+            # Encoding failed before anything was sent, so no outcome
+            # is unknown and the other requests are served again.
             self._loop.requeue(self._decided.requests)
             await self._rebuild_mirror(tainted)
 
     async def _housekeeping(self) -> None:
         await self._prune_events()
         await self._check_disk_space()
+        # Also without a commit: on an idle cluster a hook that missed the last one would stay behind.
         if self._failed_hooks:
             self._resync_failed_hooks()
 
@@ -374,8 +409,11 @@ class Engine:
         while self._epoch_requests:
             above, future = self._epoch_requests.pop(0)
             try:
+                # A concurrent request may have raised the epoch far
+                # enough already. Raising it again would fence nothing.
                 if self.epoch <= above:
                     self.epoch = await self.store.acquire_epoch(above)
+            # Only this handshake fails; the node retries. The epoch in force is still valid.
             except (Unavailable, StoreFull) as error:
                 _refuse_future(future)(error)
             else:
@@ -384,11 +422,18 @@ class Engine:
 
     async def _commit(self, decided: Decided) -> None:
         if decided.commits:
+            # From here to the end of the commit reads are deferred:
+            # the mirror holds what may never become durable.
             self._uncommitted = True
+            # Encoded before the await, so that a record that
+            # cannot be encoded is found before anything is sent.
             batch = decided.encode(lambda part: batch_of(part, self.epoch, self.revision))
             began = time.monotonic()
+            # Crash point: before this the batch never happened;
+            # after it the batch is durable, answered or not.
             self.revision = await self.store.commit(batch)
             self.commit_stats.succeeded((time.monotonic() - began) * 1000, self._clock.now().ms)
+            # Stays True if the commit raises: readers wait until the state was read again.
             self._uncommitted = False
         self._answer_and_publish(decided)
 
@@ -404,14 +449,18 @@ class Engine:
 
     def _publish(self, decided: Decided) -> None:
         committed = Committed(self.revision, decided.now.wall_ms, decided, decided.events)
+        # Before the others: a hook that missed a commit must see
+        # the state in order, as a reload and then this commit.
         if self._failed_hooks:
             self._resync_failed_hooks()
         for hook in self._commit_hooks:
+            # It has just failed again; calling it with this commit alone would skip what it missed.
             if hook not in self._failed_hooks:
                 self._call_hook(hook, committed)
 
     def _resync_failed_hooks(self) -> None:
         """Call the hooks that missed a commit as after a full reload, which covers what they missed."""
+        # Swapped out first: `_call_hook` appends to the list again if a hook still fails.
         behind, self._failed_hooks = self._failed_hooks, []
         reloaded = Decided(self._clock.now(), {}, {}, (), (), [], [], fenced=False)
         for hook in behind:
@@ -422,6 +471,8 @@ class Engine:
         try:
             hook(committed)
         except Exception as error:
+            # Never called with a single commit again until a
+            # resync: a gap would go unnoticed by its followers.
             self._failed_hooks.append(hook)
             self.parking.park_key(FaultStage.TELL, due, error, self._clock.now(), firm=False)
         else:
@@ -430,6 +481,8 @@ class Engine:
     async def _wait_for_work(self) -> None:
         """Wait for a request, an observation, a timer, or TICK_MS, by which `Loop` detects our own stalls."""
         if not self._loop.idle:  # more was due than fits into one batch
+            # Yield once, so that requests and lease renewal get
+            # their turn between two batches of a long cascade.
             await asyncio.sleep(0)
             return
         next_at = self._loop.next_at()
@@ -438,11 +491,15 @@ class Engine:
         timer = loop.call_later(delay_ms / 1000, self._wakeup.set)
         await self._wakeup.wait()
         timer.cancel()
+        # Cleared after the wait and before deciding: a request
+        # that arrives during the decision sets it again.
         self._wakeup.clear()
 
     async def _prune_events(self) -> None:
         now = self._clock.now()
         if now.ms - self._events_pruned_at_ms > _EVENT_RETENTION_MS:
+            # Before the attempt: if it fails, the next one is
+            # after the full interval and not at each iteration.
             self._events_pruned_at_ms = now.ms
             try:
                 await self.store.forget_events(now.wall_ms - EVENTS_KEPT_MS)
@@ -475,8 +532,12 @@ class Engine:
         log.error("commit failed", error=str(error))
         self.healthy = False
         self.commit_stats.failed(str(error))
+        # Also set if the fault came from elsewhere: the mirror
+        # may be ahead of the disk, and no reader may see that.
         self._uncommitted = True
         if decided is not None:
+            # Before the backoff: callers learn immediately that
+            # the outcome is unknown, and may retry elsewhere.
             decided.fail(error)
         await asyncio.sleep(_BACKOFF_SECONDS)
         before = self.mirror
@@ -486,6 +547,7 @@ class Engine:
         self._uncommitted = False
         await self._check_disk_space(now=True)
         self._run_deferred_reads()
+        # Asked like any request, so that it is part of a normal batch and its commit carries this epoch.
         self._loop.ask(Request("engine", verify_leadership, self._publish_reload, lambda _: None))
 
     async def _rebuild_mirror(self, tainted: Tainted) -> None:
@@ -493,8 +555,10 @@ class Engine:
         self._uncommitted = True
         before, began = self.mirror, time.monotonic()
         await self._reload_until_read()
+        # Not `inherit`: nodes were served until now, so their silence counts on (see Mirror.resume).
         self.mirror.resume(before)
         now = self._clock.now()
+        # After the reload, on the new loop: condemning parks jobs in the mirror, and the old one is gone.
         self._loop.condemn(tainted, now)
         self.parking.rebuilt(now.ms, round((time.monotonic() - began) * 1000))
         self._loop.enqueue_all()
@@ -513,6 +577,8 @@ class Engine:
                 log.error("cannot read the store", error=str(error))
                 self.healthy = False
                 self.commit_stats.failed(str(error))
+                # Each round, not once: callers that arrive while the
+                # store is down would wait as long as it is down.
                 self._refuse_all(error)
             await asyncio.sleep(_BACKOFF_SECONDS)
 
@@ -528,6 +594,7 @@ class Engine:
         """Refuse all waiting callers, and all later ones, with this error."""
         self.healthy = False
         self._stopped_by = error
+        # The commit under way was canceled; its requests are no longer in the loop's queue.
         if self._decided is not None:
             self._decided.fail(error)
         self._refuse_all(error)
@@ -550,6 +617,7 @@ class Engine:
         """Lead from a replayed mirror: the same as after a load, without the load."""
         self.mirror.now_ms = self._clock.now().ms
         self.mirror.restart_liveness_clocks()
+        # A load does this at its end; replay applies commits one by one and has no end.
         self.mirror.ended_jobs.finish_loading(self.mirror.jobs)
         self._loop.enqueue_all()
 
@@ -561,17 +629,22 @@ class Engine:
 
     async def _replace_mirror(self, snapshot: Snapshot) -> None:
         """Make a new mirror and loop from a snapshot; the caller copies observations as far as they hold."""
+        # Cluster time never goes back, neither behind the
+        # stored time nor behind what this process has shown.
         self._clock = Clock(max(snapshot.time_ms, self._clock.now().ms))
         now = self._clock.now()
+        # The old loop keeps collecting requests while this awaits; they are moved below, so none is lost.
         loaded = await self._load(snapshot, now.ms)
         self.parking.loaded(loaded.aside, now)
         self.revision = snapshot.revision
+        # No await from here to the end: a request that came in between would stay in the discarded loop.
         waiting = self._loop.drain_requests()
         self._loop = Loop(loaded.mirror, self._reconcilers, self.parking)
         for request in waiting:
             self._loop.ask(request)
 
     async def _load(self, snapshot: Snapshot, now_ms: int) -> LoadedMirror:
+        # Taken once: after this load the subjects are either set aside or loaded without a fault.
         distrusted, self._unappliable = self._unappliable, {}
         if len(snapshot.records) > _LOAD_INLINE_MAX:
             return await asyncio.to_thread(
@@ -614,6 +687,8 @@ def verify_leadership(view: View, now: Instant) -> Plan:
 
 def _refuse_future(future: asyncio.Future[Any]) -> Callable[[RotaError], None]:
     def refuse(error: RotaError) -> None:
+        # A canceled caller has canceled its future; setting
+        # an exception then would raise InvalidStateError.
         if not future.done():
             future.set_exception(error)
 

@@ -35,6 +35,7 @@ def try_plan(mirror: Mirror, plan: Plan[object]) -> TrialFailure | None:
             small.apply(record)
         for key in plan.deletes:
             small.forget(key)
+        # Encoded as well: a record that applies and cannot be encoded taints the mirror just the same.
         stage = FaultStage.ENCODE
         for record in plan.puts:
             key = record.key

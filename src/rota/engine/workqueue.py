@@ -24,22 +24,28 @@ class WorkQueue:
         self._delayed_until: dict[WorkItem, int] = {}
 
     def wake(self, due: WorkItem) -> None:
+        # An entry that is queued keeps its place: many wakes of
+        # one key cost one decision and do not starve others.
         self._ready[due] = None
 
     def wake_at(self, due: WorkItem, at_ms: int) -> None:
         known = self._delayed_until.get(due)
+        # A later time never replaces an earlier one: a key woken
+        # too early just asks again, one woken late would miss.
         if known is None or at_ms < known:
             self._delayed_until[due] = at_ms
             heapq.heappush(self._delayed, (at_ms, due))
 
     def pop(self, now_ms: int) -> WorkItem | None:
         while self._delayed and self._delayed[0][0] <= now_ms:
+            # The heap has no removal, so an entry that was replaced by an earlier time stays and is void.
             at_ms, due = heapq.heappop(self._delayed)
             if self._delayed_until.get(due) == at_ms:
                 del self._delayed_until[due]
                 self._ready[due] = None
         if not self._ready:
             return None
+        # Removed before it is decided: a wake during its own decision queues it again and is not lost.
         due, _ = self._ready.popitem(last=False)
         return due
 

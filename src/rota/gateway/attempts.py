@@ -24,6 +24,7 @@ class RemoteAttemptTracker:
 
     def inventory(self, n: int) -> list[JobReports]:
         """All reports, for the hello with sequence number n: a new session starts from scratch."""
+        # Sequence numbers start over with each session: the old ones must not be taken for acknowledged.
         self._sent.clear()
         self._unsent = dict.fromkeys(self._reports)
         return self.drain_changes(n)
@@ -31,6 +32,7 @@ class RemoteAttemptTracker:
     def drain_changes(self, n: int) -> list[JobReports]:
         """The reports that are not sent yet, to be sent in message n."""
         names, self._unsent = list(self._unsent), {}
+        # Together with the swap, without an await: a report that comes later sets the event again.
         self.changed.clear()
         ended = [name for name in names if self._reports[name].said >= REPORTED_FIRST_END]
         if ended:
@@ -44,5 +46,6 @@ class RemoteAttemptTracker:
         """Drop the ended attempts that were reported up to message n, which is durable on the server."""
         for sent_n in [sent_n for sent_n in self._sent if sent_n <= n]:
             for name in self._sent.pop(sent_n):
-                if name not in self._unsent:  # else a newer report waits to be sent
+                # Otherwise a newer report waits to be sent, and dropping it here would lose it.
+                if name not in self._unsent:
                     self._reports.pop(name, None)

@@ -76,6 +76,8 @@ class ProxyNode:
         """Run until cancelled, with a session whenever the worker is reachable."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
+            # Read once, before the first session: the hello must
+            # list what the worker runs since before this process.
             for remote in await self._engine.read(self._resume_attempts):
                 self._watch(remote)
             while True:
@@ -113,6 +115,7 @@ class ProxyNode:
             except HandshakeRefused as reason:
                 log.info("worker handshake refused", node=self._node, reason=str(reason))
             finally:
+                # The reports stay in the tracker: the next session's hello has them in its inventory.
                 for sender in senders:
                     sender.cancel()
 
@@ -194,7 +197,8 @@ class ProxyNode:
     def _apply_job_orders(self, orders: JobOrders) -> None:
         for start in orders.start:
             name = (orders.job, start.index, start.attempt)
-            if name not in self._remote_attempts:  # else the order was sent again
+            # Otherwise the order was sent again after a reconnect, and the job would be started twice.
+            if name not in self._remote_attempts:
                 template = self._templates[orders.job]
                 self._watch(RemoteAttempt(name, template, self._worker, self._attempts.record))
         for stop in orders.stop:
@@ -205,6 +209,7 @@ class ProxyNode:
     def _watch(self, remote: RemoteAttempt) -> None:
         self._remote_attempts[remote.name] = remote
         watching = self._tasks.create_task(remote.run())
+        # Removed when it ends: its report stays in the tracker until it is durable.
         watching.add_done_callback(lambda _: self._remote_attempts.pop(remote.name, None))
 
     def _send_log(self, request: pb.OpenLog) -> None:

@@ -43,6 +43,7 @@ class RemoteAttempt:
     def resume(self, handle: str, started_ms: int) -> "RemoteAttempt":
         """Continue with an attempt that was started before this process."""
         self.handle, self._started_ms = handle, started_ms
+        # Set before the report: readers of its log may ask for it as soon as it is known to run.
         self._started.set()
         self._report(ReportedState.RUNNING)
         return self
@@ -68,10 +69,12 @@ class RemoteAttempt:
         while not self.has_ended:
             await self._wait(interval, stop_sent=stop_sent)
             interval = min(interval * 1.5, _POLL_MAX_SECONDS)
+            # Not if a stop was requested: the reason of the end is decided by whichever came first.
             if timeout_at is not None and clock.time() >= timeout_at and not self._stop_requested.is_set():
                 self._ending = ReportedState.TIMED_OUT
                 self._stop_requested.set()
             if self._stop_requested.is_set() and not stop_sent:
+                # Only if it was delivered: an unreachable worker is sent the stop again with the next poll.
                 stop_sent = await self._send_stop()
             await self._poll()
 
@@ -130,6 +133,7 @@ class RemoteAttempt:
             return  # no heartbeats are sent either: the watcher declares the node lost in time
         except WorkerRefused as error:
             self._errors += 1
+            # After a stop was requested this is its end: the worker does not know the job any more.
             if self._stop_requested.is_set():
                 self._report(self._ending)
             elif self._errors >= _ERRORS_MAX:

@@ -41,7 +41,8 @@ class Gateway:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             while True:
-                self._changed.clear()  # before the read: a change during it is seen in the next round
+                # Before the read: a change during it sets the event again and is seen in the next round.
+                self._changed.clear()
                 wanted = await self._engine.read(registration.registered)
                 # Ordering: the proxy of an earlier registration ends before the new one starts.
                 await self._drop_unregistered(wanted)
@@ -63,7 +64,8 @@ class Gateway:
         tasks = [self._dialled.pop(node).task for node in dropped]
         for task in tasks:
             task.cancel()
-        if tasks:  # waited for, so that a node never has two proxies
+        # Waited for, so that a node never has two proxies: both would poll and report the same attempts.
+        if tasks:
             await asyncio.wait(tasks)
 
     async def _serve_worker(self, node: NodeId, dialled: Dialled, worker: Worker) -> None:
@@ -80,5 +82,6 @@ class Gateway:
     def _on_commit(self, committed: Committed) -> None:
         decided = committed.decided
         changed = any(isinstance(record, NodeSpec) for record in decided.puts.values())
+        # Nothing written means a full reload, after which every registration may have changed.
         if changed or any(key.startswith("node/") for key in decided.deletes) or not decided.puts:
             self._changed.set()

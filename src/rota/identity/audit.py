@@ -67,6 +67,7 @@ class AuditLog:
         target = entry.target if by_target else ""
         kind: tuple[str, ...] = (_address(entry.origin), entry.who, entry.action, entry.outcome, target)
         with self._lock:
+            # Bounded: refused requests come from anywhere and may name any caller.
             if kind not in self._counted and len(self._counted) >= AUDIT_KINDS_MAX:
                 kind = ("others",)
             if kind not in self._counted:
@@ -84,6 +85,8 @@ class AuditLog:
 
     def _start_interval(self) -> None:
         if self._interval is None:
+            # One timer for all kinds; it starts with the first of
+            # them, so that counts are never older than the interval.
             self._interval = threading.Timer(AUDIT_COUNT_SECONDS, self._end_interval)
             self._interval.daemon = True
             self._interval.start()
@@ -98,6 +101,7 @@ class AuditLog:
             self._interval = None
         for entry in self._counted.values():
             if entry is not None:
+                # Under the lock of the caller, so that no entry is counted between its write and the clear.
                 self._write(entry)
         self._counted.clear()
 

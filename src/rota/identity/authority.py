@@ -129,6 +129,7 @@ class CertificateAuthority:
 
     def _change(self, change: Callable[[Keyring], Keyring]) -> Keyring:
         with files.locked(self._directory, "ca"):
+            # Read from disk under the lock: another process may have rotated since.
             ring = change(keyring.read(self._directory))
             # Ordering: other servers must accept what this one signs, so they have the keyring first.
             if self._publish is not None:
@@ -139,6 +140,7 @@ class CertificateAuthority:
 
     def _hold(self, ring: Keyring) -> None:
         self._held = _Issuers.from_keyring(ring)
+        # A copy: a listener may end while the others are called.
         for changed in list(self._listeners):
             changed()
 

@@ -32,6 +32,7 @@ def make_directory(path: Path) -> None:
     if path.is_dir():
         return
     path.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+    # The directory itself must survive a power failure before a file in it is reported as stored.
     with _directory_handle(path.parent) as parent:
         os.fsync(parent)
 
@@ -84,6 +85,7 @@ def _write_new(name: str, content: bytes, directory: int) -> None:
     with open(descriptor, "wb") as file:
         file.write(content)
         file.flush()
+        # Before the rename: a crash in between must not leave the final name without its content.
         os.fsync(descriptor)
 
 

@@ -201,6 +201,7 @@ def _make(directory: Path, now: datetime) -> None:
     # A unique name, so that a verifier that holds the CAs of two clusters picks the right one.
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Rota CA {secrets.token_hex(4)}")])
     root = _new_root(name, now - certificates.CLOCK_SKEW, now)
+    # Ordering: the key first, see the crash point in `open_keyring`.
     files.write_private(directory / KEY_FILE, root.key.encode())
     files.write_private(directory / CERTIFICATE_FILE, root.certificate.encode())
 

@@ -32,6 +32,7 @@ class LastUses:
     def record(self, token: str, now_ms: int) -> None:
         """Record a use. Without the lock in the usual case, because every request calls this."""
         minute_ms = now_ms - now_ms % MINUTE_MS
+        # Race: two threads may both get past this. They store the same minute, so no use is lost.
         if self._at_ms.get(token) == minute_ms:
             return
         with self._lock:
@@ -46,10 +47,12 @@ class LastUses:
 
     def write(self) -> None:
         with self._lock:
+            # Before the write: a use that is recorded during it starts the next timer.
             self._writing = None
             known = self._known()
             self._at_ms = {token: at_ms for token, at_ms in self._at_ms.items() if token in known}
             content = msgspec.json.encode(self._at_ms)
+        # Without the lock: requests must not wait for the disk.
         with contextlib.suppress(OSError):  # a full disk: it is written later
             files.write_private(self._path, content)
 

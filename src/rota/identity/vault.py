@@ -135,6 +135,7 @@ class Vault:
 
     def note_watcher_ca(self, watcher_id: str, ca: str) -> None:
         """Record which CA has signed the certificate that a watcher uses."""
+        # Checked without the lock first, because every attach of a watcher calls this.
         if any(watcher.id == watcher_id and watcher.ca != ca for watcher in self.list_watchers()):
             with self._changing() as change:
                 change.watchers = [
@@ -180,6 +181,7 @@ class Vault:
         token = msgspec.structs.replace(requested, digest=tokens.digest(secret))
         with self._changing() as change:
             change.drop_old(token.made_at_ms)
+            # Idempotent: a request whose answer was lost is repeated with the same secret.
             before = next((known for known in change.api_tokens if known.digest == token.digest), None)
             if before is None and token.digest in change.revoked:
                 raise AlreadyExists("this key has made a token that was revoked")
@@ -213,6 +215,7 @@ class Vault:
         with self._changing() as change:
             kept = [token for token in change.api_tokens if token.id != token_id]
             found = len(kept) < len(change.api_tokens)
+            # Remembered, so that such a repeated request does not create the token again.
             change.revoked += [token.digest for token in change.api_tokens if token.id == token_id]
             change.api_tokens = kept
         return found
@@ -225,6 +228,7 @@ class Vault:
 
     def _current(self) -> _Snapshot:
         # Another process (an operator's command beside the server) may have written since.
+        # One reference, replaced in a single assignment: a thread sees the old snapshot or the new one.
         snapshot = self._snapshot
         if _stamp(self._path) != snapshot.stamp:
             self._snapshot = snapshot = _read(self._path)
@@ -237,6 +241,7 @@ class Vault:
         Ordering: published first, then written. A crash in between is repaired when the shared copy is read.
         """
         with files.locked(self._path.parent, "vault"):
+            # Read under the lock, not from the snapshot: another process may have written since.
             before = _read(self._path).contents
             change = _Change(
                 list(before.api_tokens),

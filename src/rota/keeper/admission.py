@@ -39,6 +39,7 @@ class AdmissionQueue:
 
         Fencing: a number that is not above the highest one of the task was withdrawn or acknowledged before.
         """
+        # The agent has not seen this end, or it would not repeat the order: send it again.
         if row := self._state.ended.get(key):
             self._ledger.emit_end(key, row)
             return None
@@ -50,6 +51,7 @@ class AdmissionQueue:
             key, ResourceRequest(self._state.specs[job].needs, task.gpus), firm=task.firm
         )
         if refusal is None:
+            # After the enqueue: a refused attempt may be offered again under the same number.
             self._state.raise_highest(key)
         return refusal
 

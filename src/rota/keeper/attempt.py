@@ -74,6 +74,7 @@ class Kernel:
 
     def has_ended(self, pid: int) -> bool:
         """Whether a child is a zombie; a pid of 0 is not spawned yet."""
+        # WNOWAIT: this only looks, and the starter threads reap.
         return pid != 0 and os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def reap_stray(self, pid: int) -> int | None:
@@ -253,19 +254,22 @@ class RunningAttempt:
         """Clear the state of the previous process; its resource usage is carried over."""
         if self.exit_status:
             self.cpu_us, self.peak_kib = self.exit_status.cpu_us, self.exit_status.peak_kib
+        # pid 0: signals and checks for the previous process must not reach the next one.
         self.pid, self.stop_signalled, self.early_signal, self.exit_status = 0, False, 0, None
         self.timer_at_ns, self.backoff_ns, self.exhausted_since_ns, self.violation = 0, FIRST_POLL_NS, 0, None
 
     def start_termination(self, end_state: str, now_ns: int) -> None:
         self.end_state = end_state
         self.kill_at_ns = now_ns + self.spec.grace_ms * 1_000_000
-        self.stop_signalled = self.has_lost_lease(now_ns)  # an expired lease has no grace period
+        # An expired lease has no grace period: another attempt may start elsewhere from then on.
+        self.stop_signalled = self.has_lost_lease(now_ns)
 
     def stop(self, mode: KeeperStopMode, now_ns: int) -> None:
         """Begin to stop it; a later, harder mode shortens the grace period."""
         if self.end_state is None:
             self.start_termination("stopped", now_ns)
         if mode is KeeperStopMode.SUPERSEDED:
+            # Never later than before: a second stop must not prolong the first one.
             self.kill_at_ns = min(self.kill_at_ns, now_ns + SUPERSEDED_GRACE_NS)
         if mode is KeeperStopMode.IMMEDIATE:
             self.stop_signalled, self.kill_at_ns = True, now_ns

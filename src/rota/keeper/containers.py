@@ -89,6 +89,8 @@ class ContainerHandle:
 
         def remove() -> None:
             seen = self._run_cleanup(code)
+            # After the removal: the pins keep the mount sources
+            # from being replaced while the container may use them.
             self.pins.clear()
             for path in (self.launch.env_file, self.launch.cid_file):
                 with contextlib.suppress(FileNotFoundError):
@@ -104,6 +106,8 @@ class ContainerHandle:
         ended = {"keeper": os.getpid(), "code": code, "group": start.group, "was_made": was_made}
         argument = json.dumps({**task, **ended})
         retry_seconds = POLL_SECONDS
+        # Until it succeeds: a container that is left could
+        # still run, and its resources would be given away.
         while True:
             with contextlib.suppress(OSError, ValueError):
                 done = subprocess.run(

@@ -36,6 +36,8 @@ def _write_below(root_fd: int, path: str, content: bytes) -> None:
     with contextlib.ExitStack() as opened:
         at_fd = root_fd
         for parent in parents:
+            # Through descriptors without following links: a task
+            # could replace a directory by a link meanwhile.
             at_fd = _enter(at_fd, parent)
             opened.callback(os.close, at_fd)
         _write(at_fd, name, content, at_fd)
@@ -50,6 +52,7 @@ def _enter(at_fd: int, name: str) -> int:
 
 
 def _write(at_fd: int, name: str, content: bytes, owner_fd: int, mode: int | None = None) -> None:
+    # A task may have changed its file, or be writing it: it is never overwritten.
     with contextlib.suppress(FileNotFoundError):
         os.stat(name, dir_fd=at_fd, follow_symlinks=False)
         return
@@ -61,6 +64,7 @@ def _write(at_fd: int, name: str, content: bytes, owner_fd: int, mode: int | Non
         while written < len(content):
             written += os.write(fd, content[written:])
         os.fchmod(fd, mode if mode is not None else 0o700 if is_script else 0o600)
+        # Owner and mode are set before the rename, so that a task never sees the file with others.
         _give_to_owner(fd, owner_fd)
         os.rename(partial, name, src_dir_fd=at_fd, dst_dir_fd=at_fd)
     except OSError:

@@ -42,6 +42,7 @@ class JournalState:
 
     def raise_highest(self, key: AttemptKey) -> None:
         by_index = self.highest.setdefault(key[0], {})
+        # Never lowered: a late line of an earlier attempt must not weaken the fence.
         by_index[key[1]] = max(key[2], by_index.get(key[1], -1))
 
     def forget(self, job: str) -> None:
@@ -117,10 +118,12 @@ def read_journal(path: str) -> JournalState:
 
 def replay(text: bytes) -> JournalState:
     state = JournalState()
-    for line in text.split(b"\n")[:-1]:  # what follows the last newline is empty, or torn by a crash
+    # What follows the last newline is empty, or was torn by a crash.
+    for line in text.split(b"\n")[:-1]:
         try:
             _apply(state, json.loads(line))
-        except Exception as error:  # a keeper that fails to start over one line would lose all the others
+        # One bad line must not keep the keeper from starting: all other attempts would be lost.
+        except Exception as error:
             print(f"journal: one line cannot be read and is left out: {error!r:.200}", file=sys.stderr)
     return state
 
@@ -138,6 +141,8 @@ def _apply(state: JournalState, line: list[Any]) -> None:
         case ["ack", keys]:
             for job, index, attempt in keys:
                 state.ended.pop((job, index, attempt), None)
+                # An acknowledged start: the attempt was withdrawn
+                # before it was spawned, so it must not count as lost.
                 state.started.pop((job, index, attempt), None)
                 state.steps.pop((job, index, attempt), None)
                 state.services.pop((job, index, attempt), None)
@@ -193,6 +198,7 @@ class Journal:
 
     def write(self, lines: Sequence[str] = ()) -> None:
         """Append pending lines and these, in order: all of them, or OSError and pending ones stay pending."""
+        # In one write: pending lines come first, so that their order is that of the events.
         text = "".join([*self._pending, *lines]).encode()
         if not text:
             return
@@ -204,7 +210,8 @@ class Journal:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             self.problem = os.strerror(error.errno or 0)
-            if written:  # a partial line would corrupt the next one
+            # A partial line would corrupt the next one.
+            if written:
                 os.ftruncate(self._fd, self._size)
                 self._reserved = self._size
             raise
@@ -247,6 +254,7 @@ class Journal:
         fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             if os.write(fd, text) < len(text):
+                # Short writes are treated as a full disk; the old journal stays in use.
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(fd)  # starts of at_most_once are among them, and the rename drops the synced file
             os.rename(partial, self._path)
@@ -258,5 +266,6 @@ class Journal:
             os.close(self._fd)
         self._fd, self._size = fd, len(text)
         self._reserved = self._size
+        # Twice the compact size: the cost of rewriting stays proportional to what is written.
         self._limit = max(REWRITE_BYTES, 2 * self._size)
         self._pending.clear()

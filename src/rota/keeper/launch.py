@@ -25,6 +25,7 @@ def spawn_attempt(spawner: Spawner, attempt: RunningAttempt) -> int:
     attempt.container = spawner.prepare_container(key, spec, attempt.gpus)
     if attempt.container:
         return spawner.start_container(key, attempt.container, output)
+    # Steps share the cgroup and the namespace of their attempt: what one leaves running is killed with it.
     attempt.cgroup = group = attempt.cgroup or spawner.create_cgroup(key, attempt.spec)
     attempt.pid_namespace = spawner.create_pid_namespace(attempt.spec, attempt.pid_namespace)
     report = SandboxReport() if spec.sandbox else None
@@ -36,7 +37,8 @@ def spawn_attempt(spawner: Spawner, attempt: RunningAttempt) -> int:
         raise
     attempt.sandbox_report = report
     if group:
-        spawner.update_limits(group, attempt.spec)  # an update may have come since the cgroup was created
+        # An update may have come since the cgroup was created.
+        spawner.update_limits(group, attempt.spec)
     return pid
 
 
@@ -49,6 +51,8 @@ def emit_start(attempt: RunningAttempt, lock: threading.Lock, ledger: AttemptLed
 
     def on_created() -> None:
         with lock:
+            # Race: the container may have ended before its creation
+            # was noticed; then the end is already reported.
             if attempt.exit_status is None:
                 container.start_reported = True
                 ledger.emit_started(attempt)
@@ -112,6 +116,7 @@ def final_output(attempt: RunningAttempt, outputs: SegmentStore, kernel: Kernel)
     """The extent of its output; None: not final yet. Processes that left its group are not waited for."""
     if container_may_exist(attempt) or not attempt.has_left_pid_namespace():
         return None
+    # Bounded: a process that cannot be killed must not keep the attempt from ending forever.
     may_wait = attempt.backoff_ns < LONGEST_POLL_NS
     return outputs.final_measure(attempt.segment, lambda: may_wait and kernel.has_members(attempt.pid))
 
@@ -130,5 +135,6 @@ def apply_container_exit(attempt: RunningAttempt) -> str | None:
         return None
     if not attempt.container.start_reported:
         return exit_.reason
+    # It was reported as started, so it cannot be refused any more: another node may have to run it again.
     attempt.end_state = "lost"
     return None

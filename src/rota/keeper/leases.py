@@ -21,6 +21,7 @@ class Leases:
 
     def renew(self, sent_ns: int, running: Iterable[RunningAttempt], now_ns: int) -> None:
         """Extend leases. An expired one is never renewed: another node may hold it by now."""
+        # Never back: an echo of an older message must not shorten a lease.
         self._renewed_ns = max(self._renewed_ns, sent_ns)
         for attempt in running:
             if not attempt.has_lost_lease(now_ns):

@@ -48,6 +48,8 @@ class AttemptLedger:
 
         `at_most_once` is synced to disk: after a power failure it must be known that it may have run.
         """
+        # Crash point: once this is written, a keeper that dies
+        # reports the attempt as lost and never starts it again.
         self._journal.write([lines.start_line(key, started_ms) for key in keys])
         if any(self._state.specs[key[0]].run is RunModeName.AT_MOST_ONCE for key in keys):
             self._journal.sync()
@@ -103,6 +105,7 @@ class AttemptLedger:
 
     def ack(self, keys: Sequence[AttemptKey]) -> None:
         """Forget results that are durable on the server; the highest attempt numbers stay, for fencing."""
+        # Only known ones: an acknowledgement may be repeated after a reconnect.
         known = [key for key in keys if self._state.ended.pop(key, None)]
         for key in known:
             self._drop_details(key)

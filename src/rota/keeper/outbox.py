@@ -34,6 +34,7 @@ class Outbox:
         self._services: dict[AttemptKey, str] = {}
 
     def open(self) -> None:
+        # Events from before the hello are in the state that the agent is sent.
         self.close()
         self._is_open = True
 
@@ -61,7 +62,8 @@ class Outbox:
     def add_ended(self, key: AttemptKey, row: str, *, is_last: bool) -> None:
         """Queue an end; that of the last live attempt is sent at once, because no other can join it."""
         if self._is_open:
-            self._started.pop(key, None)  # the row tells when it started, too
+            # The row of the end also tells when it started.
+            self._started.pop(key, None)
             self._ended[key] = row
             self._expects_more = not is_last
             self._schedule(0 if is_last else self._ended_at_ns + ENDED_INTERVAL_NS)
@@ -98,6 +100,7 @@ class Outbox:
         self._due_at_ns = math.inf
         if self._ended or self._refused:
             self._ended_at_ns = self._now_ns()
+            # While ends keep coming, the next message waits for the interval and carries many of them.
             if self._expects_more:
                 self._due_at_ns = self._ended_at_ns + ENDED_INTERVAL_NS  # no wakeup for ends until then
         lines = bytes(self._lines)

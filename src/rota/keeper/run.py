@@ -29,9 +29,8 @@ from rota.keeper.threads.trimmer import Trimmer
 KILL_SECONDS = 5.0
 SWITCH_SECONDS = 0.0005  # a starter must not wait long for the thread that parses a long order
 STARTER_THREADS_MIN = 4  # each waits for two execs: of the starter program and of the attempt's command
-ABANDON_NS = (
-    10 * 10**9
-)  # after the longest grace; then the keeper ends and leaves unkillable processes behind
+# After the longest grace period. Then the keeper ends and leaves unkillable processes behind.
+ABANDON_NS = 10 * 10**9
 
 
 class DirectoryInUse(Exception):
@@ -44,20 +43,25 @@ def run_keeper(root: str) -> None:
     Recovery has an order: first everything that an earlier keeper started is killed, then its attempts are
     recorded as lost. The other way round, the server could start an attempt elsewhere while it runs here.
     """
+    # First of all: two keepers on one directory would each kill the processes of the other.
     root_fd = _lock_directory(root)
     # Before anything is spawned: orphans of attempts must become children of this process, not of init.
     trees.adopt_orphans()
     mark = _keeper_id(root_fd)
+    # Namespaces and cgroups before the scan of processes:
+    # killing them also ends trees that fork faster than a scan.
     pid_namespace.kill_all(mark, KILL_SECONDS)
     kill_leftover_cgroups(root, KILL_SECONDS)
     groups = find_cgroups(root, mark)
     outputs = SegmentStore(root)
     kernel = Kernel()
     state = _recover(f"{root}/journal", mark, outputs, ContainerFactory(root, mark), kernel.now_ms())
+    # Rewritten at the start, so that a torn last line is gone before anything is appended.
     records = Journal(f"{root}/journal", journal.compact_lines(state))
     wakeup = Wakeup()
     spawner = Spawner(root, mark, groups, sandbox.find_bwrap())
     supervisor = Supervisor(state, records, spawner, outputs, wakeup.wake, kernel=kernel)
+    # Listens only now: an agent that connects gets the state after recovery, never a half recovered one.
     server = KeeperServer(root, listen(root_fd), wakeup.fd)
     empty_trash(root)
     shutdown = Shutdown(supervisor, kernel, wakeup.wake)
@@ -91,6 +95,7 @@ class Wakeup:
         signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
 
     def wake(self) -> None:
+        # Per thread: a wakeup of another thread must not be suppressed.
         if getattr(self._held, "is_held", False):
             self._held.was_requested = True
             return
@@ -128,10 +133,13 @@ class Reaper:
 
     def _reap(self) -> bool:
         try:
+            # WNOWAIT: the zombie keeps its pid until the supervisor
+            # has looked it up, so the pid cannot be reused.
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
             self._wait_for_children()
             return False
+        # Wakeups are held back during the reaping, because this thread sends the event itself below.
         self._wakeup.hold()
         released_resources = found is not None and self._supervisor.on_child_exit(found.si_pid)
         # Sending the result here is faster than waking the server thread, unless that one is busy.
@@ -141,6 +149,8 @@ class Reaper:
 
     def _wait_for_children(self) -> None:
         """Wait until something was spawned; a second at most, because orphans are adopted without notice."""
+        # Under the lock, which the spawning thread takes to
+        # record a pid: otherwise the notify could be missed.
         with self._supervisor.lock:
             if not self._supervisor.by_pid:
                 self._supervisor.has_children.wait(1.0)
@@ -164,6 +174,7 @@ class Shutdown:
         if not supervisor.quitting:
             return False
         with supervisor.lock:
+            # Set once, at the first call: the deadline must not move while attempts end one by one.
             if not self._abandon_at_ns:
                 graces_ms = [attempt.spec.grace_ms for attempt in supervisor.running.values()]
                 self._abandon_at_ns = (
@@ -184,7 +195,8 @@ def _lock_directory(root: str) -> int:
     """Lock the keeper's directory and return its descriptor; DirectoryInUse if another keeper holds it."""
     os.makedirs(root, mode=0o700, exist_ok=True)
     root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    lock_fd = os.open("keeper.lock", os.O_RDWR | os.O_CREAT, 0o600, dir_fd=root_fd)  # held open until the end
+    # Held open until the process ends, since closing it releases the lock.
+    lock_fd = os.open("keeper.lock", os.O_RDWR | os.O_CREAT, 0o600, dir_fd=root_fd)
     try:
         fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -201,6 +213,8 @@ def _keeper_id(root_fd: int) -> str:
             mark = secrets.token_hex(16)
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{mark}\n".encode(), 0)
+            # Durable before anything is spawned with it: after a
+            # power failure the next keeper must find the same marker.
             os.fsync(fd)
         return mark
     finally:
@@ -214,6 +228,7 @@ def _recover(
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     state = journal.read_journal(path)
+    # Killed before anything is recorded as lost, see `run_keeper`.
     for key in trees.kill_all_marked(mark, KILL_SECONDS):
         print(f"unkillable, of an earlier keeper: {key}", file=sys.stderr)
     in_containers = [key for key in state.started if key[0] in state.specs and state.specs[key[0]].container]
@@ -240,4 +255,5 @@ def mark_running_lost(state: JournalState, boot: str, now_ms: int) -> None:
 def _crash(what: threading.ExceptHookArgs) -> None:
     """Crash on any thread's uncaught exception; the agent starts a new keeper."""
     sys.excepthook(what.exc_type, what.exc_value or what.exc_type(), what.exc_traceback)
+    # os._exit, because sys.exit in a thread ends only that thread. Processes are killed by the next keeper.
     os._exit(70)

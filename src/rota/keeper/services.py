@@ -64,6 +64,8 @@ class ServiceSupervisor:
             return False
         service.exit_code, service.signum = outcome.exit_code, outcome.signum
         service.ended_ms = self._kernel.now_ms()
+        # "unhealthy" is only the reason of the kill: the
+        # service is restarted, unless a stop came meanwhile.
         if attempt.end_state == UNHEALTHY:
             attempt.end_state, outcome.reason = "stopped" if attempt.stop_requested else None, service.why
         service.health, service.why = DOWN, outcome.reason
@@ -91,6 +93,8 @@ class ServiceSupervisor:
         Returns the signal to send (0: none) and the pids to send it to.
         """
         assert attempt.service is not None
+        # The previous process must be gone first: two processes
+        # of one attempt would write to the same output.
         if tree or (attempt.cgroup and not attempt.cgroup.remove()):
             self.set_timer(attempt, now + FIRST_POLL_NS)
             return SIGKILL, [pid for pid, _ in tree]
@@ -121,6 +125,7 @@ class ServiceSupervisor:
         while self._due_checks and self._due_checks[0][0] <= now:
             _, key, restart = heapq.heappop(self._due_checks)
             attempt = self._running.get(key)
+            # Race: the process was restarted or is ending; the next one has checks of its own.
             if attempt is None or attempt.spec.check is None or not _is_current(attempt, restart):
                 continue
             if attempt.container and not attempt.container.start_reported:  # nothing to be checked yet
@@ -132,6 +137,7 @@ class ServiceSupervisor:
     def on_check_result(self, check_run: CheckRun, why: str | None) -> None:
         """Apply the result of a health check; `why` None: it succeeded. An unhealthy service is stopped."""
         attempt, now = check_run.attempt, self._kernel.now_ns()
+        # Race: the attempt or its process may have ended while the check ran.
         if self._running.get(attempt.key) is not attempt or not _is_current(attempt, check_run.restart):
             return
         service = attempt.service
@@ -159,6 +165,7 @@ class ServiceSupervisor:
             self.on_check_result(check_run, _describe_status(self._early_exits.pop(pid)))
         elif pid:
             self._check_runs[pid] = check_run
+        # No spawn is pending, so no exit in here can belong to a check.
         if not self._checks_spawning:
             self._early_exits.clear()
 
@@ -166,7 +173,8 @@ class ServiceSupervisor:
         """Reap a child that is no attempt's leader: a health check, or an adopted orphan."""
         check_run = self._check_runs.pop(pid, None)
         if check_run:
-            self._kernel.signal_group(pid, SIGKILL)  # the zombie still holds the pid
+            # The zombie still holds the pid, so this cannot hit another process group.
+            self._kernel.signal_group(pid, SIGKILL)
         status = self._kernel.reap_stray(pid)
         if check_run:
             self.on_check_result(check_run, _describe_status(status))

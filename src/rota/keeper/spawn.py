@@ -113,6 +113,7 @@ class Spawner:
         self._starter = starter.find_starter()  # None: tasks with a user or cgroup of their own are forked
 
     def configure(self, order: ConfigureOrder) -> None:
+        # Cached launch specs hold the user and the node's name.
         if self._users.set_run_as(order.run_as) or order.node != self._node:
             self._node = order.node
             self._launch_specs.clear()
@@ -243,6 +244,7 @@ class Spawner:
         launch_spec = None
         try:
             named = (spec.version, spec.step)
+            # Race: two threads may both prepare it. They compute the same, and the last one stays.
             launch_spec = self._launch_specs.get(job, {}).get(named) or self._prepare(job, spec)
             if launch_spec.program is None:
                 with as_user(launch_spec.user):
@@ -253,6 +255,7 @@ class Spawner:
             if spec.step != HEALTH_CHECK_STEP:
                 self._dirs.open(key, launch_spec.owner, spec.reports)
             env = self._environment(key, spec, gpus, launch_spec)
+            # Only around the spawn: everything else of this thread must happen in the keeper's namespace.
             with isolation.pid_namespace or NO_NAMESPACE:
                 task_group = (
                     group_of(key[1]) if launch_spec.owner and launch_spec.owner.is_one_of_many else None
@@ -306,6 +309,7 @@ class Spawner:
     ) -> tuple[int, int]:
         group = isolation.cgroup
         passed = {sandbox.REPORT_FD: isolation.sandbox_report.fd} if isolation.sandbox_report else {}
+        # By thread, because no_new_privs is an attribute of a thread and cannot be undone.
         if self._no_new_privs and not getattr(self._threads, "has_dropped", False):
             drop_privileges()  # once in each thread that spawns
             self._threads.has_dropped = True
@@ -316,6 +320,7 @@ class Spawner:
             launch_spec.program or b"", launch_spec.argv, env, launch_spec.cwd, context, passed
         )
         if group:
+            # Before the spawn: from here on only the kernel knows whether the cgroup is empty.
             group.is_unused = False
         try:
             self._cgroups.enter_parent_cgroup()

@@ -141,10 +141,12 @@ class Supervisor:
             self._spawner.configure(order)
             self._outputs.retention = order.retention
             self._admission.configure(order)
+        # Without the lock: spawning takes milliseconds, and the reaper must not wait for it.
         self.start_admitted()
 
     def start(self, order: wire.StartOrder) -> None:
         with self.lock:
+            # The spec first: an attempt that is accepted must find it.
             reason = (
                 "the keeper is stopping" if self.quitting else self._ledger.add_spec(order.job, order.spec)
             )
@@ -152,6 +154,7 @@ class Supervisor:
                 self._apply_live_update(order.job)
             for task in order.tasks:
                 key = (order.job, task.index, task.attempt)
+                # Fencing is in `accept`; a repeated order for a running attempt changes nothing.
                 if refusal := reason or (key not in self.running and self._admission.accept(key, task)):
                     self.outbox.add_refused(key, refusal)
         self.start_admitted()
@@ -173,6 +176,7 @@ class Supervisor:
         """Return the attempts that are neither queued, running nor ended; resend the ends of the ended."""
         ended = self.journal_state.ended
         for key in keys:
+            # Sent again: the agent repeats an order only if it has not seen the end.
             if row := ended.get(key):
                 self._ledger.emit_end(key, row)
         return [
@@ -201,6 +205,7 @@ class Supervisor:
     def forget(self, jobs: Sequence[str]) -> list[str]:
         """Drop jobs with all their records; return those that are kept because they have live attempts."""
         with self.lock:
+            # A live attempt still writes its output and needs its spec, so its job is kept.
             live = {key[0] for key in self.running} | {key[0] for key in self._reservations.waiting_keys()}
             forgotten = [job for job in jobs if job not in live]
             self._ledger.forget(forgotten)
@@ -224,6 +229,7 @@ class Supervisor:
                 attempt.node_leaves = not attempt.stop_requested
             for key in [*self._reservations.waiting_keys(), *self.running]:
                 self._stop_attempt(key)
+            # Withdrawn attempts end at once. Their ends are journaled before the process can exit.
             self._flush()
 
     def state_message(self) -> bytes:
@@ -232,6 +238,8 @@ class Supervisor:
         Both are one critical section: an event between them would reach the agent twice or never.
         """
         with self.lock:
+            # Flushed first: what the agent gets must survive a
+            # crash of the keeper, since the agent passes it on.
             self._flush()
             self.outbox.open()
             running = self.running.items()
@@ -246,6 +254,8 @@ class Supervisor:
     def drain_events(self) -> bytes:
         """Pop the pending events as one message. They are journaled first, if the disk takes it."""
         with self.lock:
+            # Ordering: journal before message. A result that
+            # the server has seen must not be lost by a crash.
             self._flush()
             return self.outbox.drain()
 
@@ -290,6 +300,7 @@ class Supervisor:
             # each with the attempts that it has admitted itself.
             with self.lock:
                 attempts = self._admit()
+                # Taken under the lock, so that no two threads start the same process again.
                 restarts, self._restarts_queued = self._restarts_queued, []
             started = [self._launch(attempt) for attempt in [*restarts, *(attempts or ())]]
             failed = attempts is None or not all(started)
@@ -362,6 +373,8 @@ class Supervisor:
     def _launch(self, attempt: RunningAttempt) -> bool:
         """Spawn it, without the lock; False if it did not start."""
         try:
+            # The lease may have expired in the queue: started
+            # now, the attempt could run twice in the cluster.
             check_lease(attempt, self._kernel.now_ns)
             attempt_pid = launch.spawn_attempt(self._spawner, attempt)
         except (NodeResourceExhausted, CannotRun) as error:
@@ -382,6 +395,7 @@ class Supervisor:
             self.by_pid[attempt_pid] = attempt
             self.services.on_process_started(attempt)
             launch.emit_start(attempt, self.lock, self._ledger)
+            # Only the first: the reaper waits for this condition only while there are no children.
             if len(self.by_pid) == 1:
                 self.has_children.notify_all()
             self.sweep_needed = True
@@ -397,6 +411,7 @@ class Supervisor:
 
     def _on_start_failed(self, attempt: RunningAttempt, error: NodeResourceExhausted | CannotRun) -> None:
         key = attempt.key
+        # In every case: `on_child_exit` would wait forever for a spawn that failed.
         self._on_spawn_done()
         if attempt.has_run_before:
             self._on_restart_failed(attempt, error)
@@ -412,6 +427,7 @@ class Supervisor:
                     self._ledger.end_step(attempt)
                 self._ledger.record_end(key, "exited", attempt.exit_status, attempt.started_ms)
             case NodeResourceExhausted():
+                # Its directory may have been removed from outside, which also looks like exhaustion.
                 self._outputs.recreate_directory(key[0])
                 self._admission.release_and_refuse(key, str(error))
                 self._ledger.unrecord(key)

@@ -75,6 +75,7 @@ class TaskDirs:
         path = self.path(key)
         with self._lock:
             dirs = self._open_job(job, owner)
+            # A later process of the same attempt, which holds the directory already.
             if attempt in dirs.held.get(index, ()):
                 return path
             if index in dirs.unused:
@@ -129,6 +130,7 @@ class TaskDirs:
             self._jobs[job] = dirs
         elif dirs.owner != owner:  # containers of the job run as another user by now
             dirs.owner = owner
+            # They belong to the previous user, whose files the next one could not replace.
             dirs.unused.clear()
             if owner:
                 os.chown(self.place(job), 0, owner.user.gid)

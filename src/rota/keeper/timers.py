@@ -23,7 +23,9 @@ class AttemptTimers:
 
     def schedule(self, attempt: RunningAttempt, when_ns: int) -> None:
         attempt.timer_at_ns = when_ns
-        if len(self._due) > 2 * len(self._running) + 1000:  # drop entries of attempts that have ended
+        # Entries of ended attempts stay in the heap until they are due. Rebuilt if they are the majority,
+        # so that the heap is bounded by the live attempts.
+        if len(self._due) > 2 * len(self._running) + 1000:
             self._due = [
                 (other.timer_at_ns, key) for key, other in self._running.items() if other.timer_at_ns
             ]
@@ -40,6 +42,7 @@ class AttemptTimers:
 
     def due_in_ns(self) -> int | None:
         """Time until the next timer; None: there is none."""
+        # May be a void entry: then the sweeper wakes early and finds nothing due.
         return self._due[0][0] - self._now_ns() if self._due else None
 
     def pop_due(self) -> dict[AttemptKey, bool]:
@@ -48,6 +51,7 @@ class AttemptTimers:
         while self._due and self._due[0][0] <= self._now_ns():
             when, key = heapq.heappop(self._due)
             attempt = self._running.get(key)
+            # An older entry of an attempt whose timer was set again is void.
             if attempt and attempt.timer_at_ns == when:
                 due[key] = attempt.exit_status is not None
         return due
@@ -56,6 +60,7 @@ class AttemptTimers:
         """The signal for the leader's process group, sent before the tree is searched; 0: none."""
         if attempt.end_state is None or attempt.exit_status is not None or not attempt.pid:
             return 0
+        # Cleared first: `next_signal` must not skip the leader for a signal of an earlier round.
         attempt.early_signal = 0
         if not attempt.stop_signalled:
             stop = attempt.spec.stop_signal
@@ -75,11 +80,13 @@ class AttemptTimers:
                 attempt, attempt.sigkill_at_ns if attempt.exit_status is None else now + FIRST_POLL_NS
             )
             return attempt.spec.stop_signal
+        # Scheduled before the kill: a tree that does not die is signalled again, with growing intervals.
         self.schedule(attempt, now + attempt.backoff_ns)
         attempt.backoff_ns = min(2 * attempt.backoff_ns, LONGEST_POLL_NS)
         if attempt.must_be_killed(now):
             if attempt.pid_namespace:
                 attempt.pid_namespace.kill()
             return signal.SIGKILL
+        # The end of the grace period is never slept through.
         self.schedule(attempt, min(attempt.timer_at_ns, attempt.sigkill_at_ns))
         return 0

@@ -89,6 +89,7 @@ class ProcessRuntime:
         return self._labels
 
     async def attach(self, resources: NodeResources) -> list[JobReports]:
+        # Private before the keeper puts its socket and its journal there.
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         state = await self._handshake()
         self._keeper_protocol = state["protocol"]
@@ -109,6 +110,8 @@ class ProcessRuntime:
         while (message := await self._next()) is not None:
             match message.get("op"):
                 case "events":
+                    # Not skipped: a lost event would leave an
+                    # attempt in a wrong state until the next attach.
                     try:
                         reports = reports_from_events(message)
                     except (LookupError, TypeError, ValueError):  # malformed: attach again for the state
@@ -124,7 +127,9 @@ class ProcessRuntime:
         spec = None if work is None else keeper_spec(work)
         rows = [start_row(task) for task in tasks]
         self._send({"op": "start", "job": job, "spec": spec, "tasks": rows})
+        # A keeper that is gone is noticed by `events`; the start is repeated from the next hello.
         with contextlib.suppress(ConnectionError):
+            # Backpressure: orders for many thousand tasks must not pile up in memory.
             await self._writer.drain()
 
     async def stop(self, attempts: list[AttemptName], mode: StopMode = StopMode.GRACEFUL) -> None:
@@ -168,6 +173,7 @@ class ProcessRuntime:
             self._send({"op": "hello", "protocol": _PROTOCOL})
             return await self._next()
         # Race: another agent may start a keeper at the same time. The directory's lock lets one of them live.
+        # At most one child at a time: a keeper that is still starting would be joined by a second one.
         if self._keeper is None or self._keeper.poll() is not None:
             self._keeper = self._spawn()
         return None
@@ -203,6 +209,7 @@ class ProcessRuntime:
             line = await self._reader.readline()
         except ConnectionError:
             line = b""
+        # A line without its newline was cut off by the end of the connection.
         if not line.endswith(b"\n"):
             self._writer.close()
             return None

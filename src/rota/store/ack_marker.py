@@ -33,6 +33,8 @@ class AckMarker:
         """
         text = _FORM.pack(epoch, revision)
         with contextlib.suppress(OSError):
+            # No fsync: the marker guards against a lost database,
+            # not against a lost marker; an old one detects less.
             os.pwrite(self._fd, text + _SUM.pack(zlib.crc32(text)), 0)
 
     def close(self) -> None:

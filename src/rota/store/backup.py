@@ -56,6 +56,7 @@ class BackupOrigin(NamedTuple):
 
 async def stream(store: Store, origin: BackupOrigin) -> AsyncIterator[bytes]:
     """The backup file in chunks; all of it is at one revision, whatever is committed meanwhile."""
+    # One snapshot in memory: a cursor over a changing store would mix records of several revisions.
     snapshot = await store.read()
     frames = _Frames()
     head = BackupHeader(*snapshot[:3], origin.wall_ms, store.name, origin.version)
@@ -63,6 +64,7 @@ async def stream(store: Store, origin: BackupOrigin) -> AsyncIterator[bytes]:
     for part in _parts(snapshot.records):
         yield frames.add("records", part)
     after = 0
+    # Events of commits after the snapshot are left out, to match the records.
     while rows := [
         row for row in await store.events(after, _EVENT_ROWS) if row.revision <= snapshot.revision
     ]:
@@ -118,6 +120,7 @@ class _Frames:
         return frame
 
     def end(self) -> bytes:
+        # The digest comes last, so that a file cut off at a frame boundary is still detected.
         return self.add("end", (self._count, self._digest.digest()))
 
 

@@ -94,6 +94,7 @@ def decode_all(written: Iterable[tuple[str, bytes]]) -> Decoded:
     for key, value in written:
         try:
             record = decode(key, value)
+            # A value stored under another record's key would replace that record in the mirror.
             if record.key != key:
                 raise ValueError(f"it holds the record {record.key}")
             records.append(record)

@@ -36,6 +36,8 @@ class DurableRecords:
         """Apply a change; durable on return. Raises StoreFull or Unavailable, and then nothing is changed."""
         line = _line(_Entry(time_ms, dict(puts), list(deletes)))
         try:
+            # The first write after a start compacts the file. That
+            # also drops bytes that a crash had torn at its end.
             if self._fd < 0:
                 self._rewrite()
             self._append(line)
@@ -43,6 +45,7 @@ class DurableRecords:
             if error.errno == errno.ENOSPC:
                 raise StoreFull(f"the disk of {self._path} is full") from error
             raise Unavailable(f"{self._path}: {error.strerror}") from error
+        # After the append: if that raised, memory must equal the file, which was truncated back.
         self._apply(_Entry(time_ms, dict(puts), list(deletes)))
 
     def close(self) -> None:
@@ -71,8 +74,12 @@ class DurableRecords:
     def _append(self, line: bytes) -> None:
         size = os.fstat(self._fd).st_size
         try:
+            # A short write means a full disk. It is undone below,
+            # because the rest could not be appended safely later.
             if os.write(self._fd, line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            # fdatasync is enough: it includes the file size,
+            # without which the appended data could not be read.
             os.fdatasync(self._fd)
         except OSError:
             os.ftruncate(self._fd, size)  # a partial line would corrupt the next one
@@ -86,6 +93,8 @@ class DurableRecords:
         try:
             if os.write(fd, text) < len(text):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            # Ordering: content first, then the rename, then the
+            # directory. A crash at any point leaves one whole file.
             os.fsync(fd)
             partial.replace(self._path)
             _sync_directory(self._path.parent)

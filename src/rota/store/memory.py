@@ -58,6 +58,8 @@ class MemoryStore:
             raise LostLeadership(f"epoch {batch.epoch} is over, {epoch} leads")
         if batch.after != self._revision:
             raise StaleState(f"revision {batch.after} is not the last, {self._revision} is")
+        # Durable records first: if that raises, nothing has
+        # changed in memory and the batch fails as a whole.
         self._write_durable(batch.time_ms, dict(batch.puts), batch.deletes)
         self._records.update(batch.puts)
         for key in batch.deletes:
@@ -77,6 +79,7 @@ class MemoryStore:
     async def load_snapshot(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
         if self._revision:
             raise StaleState(f"there are {self._revision} commits already")
+        # The epoch before the records: nodes reject a server whose epoch is lower than they have seen.
         self._write_epoch(max(self._epoch(), snapshot.epoch))
         self._write_durable(snapshot.time_ms, snapshot.records, ())
         self._records = dict(snapshot.records)
@@ -106,5 +109,7 @@ class MemoryStore:
         with partial.open("w") as file:
             file.write(f"{epoch}\n")
             file.flush()
+            # Durable before the rename: after a power cut a
+            # rename without data could leave an empty epoch file.
             os.fsync(file.fileno())
         partial.replace(self._epoch_file)

@@ -50,10 +50,12 @@ class SqliteStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._reserve = DiskReserve(directory / "rota.reserve", reserve_bytes)
         try:
+            # Opened in the store's thread: a SQLite connection belongs to the thread that made it.
             self._db = self._thread.submit(self._open).result()
         except sqlite3.DatabaseError as error:
             self._thread.shutdown()
             raise self._translate_error(error) from error
+        # Also for KeyboardInterrupt: a non-daemon thread that stays would keep the process from exiting.
         except BaseException:
             self._thread.shutdown()
             raise
@@ -80,6 +82,7 @@ class SqliteStore:
         return await self._run(self._reserve.acquire)
 
     async def close(self) -> None:
+        # Through the same queue, so that a commit under way finishes before the connection is closed.
         await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
         self._thread.shutdown()
 
@@ -102,6 +105,7 @@ class SqliteStore:
         try:
             self._ack_marker = AckMarker(self._path.with_suffix(".mark"))
             head, acknowledged = read_head(self._path, db), self._ack_marker.at_start
+            # A damaged write-ahead log or an older file would make the server forget work that runs.
             if head.revision < acknowledged.revision or head.epoch < acknowledged.epoch:
                 ends = f"it ends with revision {head.revision} in epoch {head.epoch}"
                 lost = f"revision {acknowledged.revision} in epoch {acknowledged.epoch} was acknowledged"
@@ -117,28 +121,36 @@ class SqliteStore:
 
     def _write(self, change: Callable[[DatabaseHead], DatabaseHead]) -> DatabaseHead:
         """One transaction, which replaces the head of the database by what `change` makes of it."""
+        # IMMEDIATE takes the write lock before the head is read:
+        # otherwise a writer in between would make it stale.
         self._db.execute("BEGIN IMMEDIATE")
         try:
             head = change(read_head(self._path, self._db))
             write_head(self._db, head)
+            # Crash point: synchronous=FULL makes this durable on
+            # return. Before it, a restart finds the previous head.
             self._db.execute("COMMIT")
         except BaseException as error:
+            # SQLite may have rolled back by itself, for example on a full disk.
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             if isinstance(error, sqlite3.DatabaseError) and isinstance(
                 self._translate_error(error), StoreFull
             ):
-                self._reserve.release()  # the next commits can use the space, and report ends of work
+                # The next commits can use the space, and report how running work ended.
+                self._reserve.release()
             raise
         # After the commit, never before: the marker must not be ahead of the database.
         self._ack_marker.write(head.epoch, head.revision)
         return head
 
     def _acquire_epoch(self, above: int) -> int:
+        # A restart after the disk was cleaned up gets its reserve back before the first commit.
         self._reserve.acquire()
         return self._write(lambda head: head._replace(epoch=next_epoch(max(head.epoch, above)))).epoch
 
     def _read(self) -> Snapshot:
+        # A read transaction: head and records are of the same revision, whatever else opens the file.
         self._db.execute("BEGIN")
         try:
             head = read_head(self._path, self._db)
@@ -149,8 +161,11 @@ class SqliteStore:
 
     def _commit(self, batch: Batch) -> int:
         def change(head: DatabaseHead) -> DatabaseHead:
+            # Fencing: a server that was paused while another one
+            # took over must not write, even on the same disk.
             if head.epoch != batch.epoch:
                 raise LostLeadership(f"epoch {batch.epoch} is over, {head.epoch} leads")
+            # Optimistic concurrency: a batch decided on another revision is rejected and not merged.
             if head.revision != batch.after:
                 raise StaleState(f"revision {batch.after} is not the last, {head.revision} is")
             revision = head.revision + 1
@@ -174,9 +189,11 @@ class SqliteStore:
             return 0
         deleted = frozenset(batch.deletes)
         keys = json.dumps([*(key for key, _, _ in puts), *deleted])
+        # Before the writes: the difference needs the checksums of the rows that are about to be replaced.
         ((before,),) = self._db.execute(_SUM_OF, (keys,))
         self._db.executemany(_PUT, puts)
         self._db.executemany("DELETE FROM records WHERE key = ?", [(key,) for key in batch.deletes])
+        # A delete wins over a put of the same key, as in the order of the statements above.
         return sum(checksum for key, checksum, _ in puts if key not in deleted) - int(before)
 
     def _add_event(self, revision: int, wall_ms: int, row: bytes) -> int:
@@ -187,6 +204,7 @@ class SqliteStore:
     def _events(self, after: int, limit: int) -> list[EventRow]:
         found = []
         for revision, wall_ms, row, checksum in self._db.execute(_EVENTS, (after, limit)):
+            # Checked at each read: events are not part of the load, so damage would otherwise go unnoticed.
             if not isinstance(row, bytes) or event_sum(revision, wall_ms, row) != checksum:
                 raise damaged(self._path, f"the events of revision {revision} are not what was written")
             found.append(EventRow(revision, row))
@@ -204,6 +222,7 @@ class SqliteStore:
 
     def _load_snapshot(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
         def change(head: DatabaseHead) -> DatabaseHead:
+            # Never over existing commits: a restore into a used directory would lose them.
             if head.revision:
                 raise StaleState(f"there are {head.revision} commits already")
             puts = [(key, record_sum(key, value), value) for key, value in snapshot.records.items()]
@@ -212,6 +231,8 @@ class SqliteStore:
                 self._add_event(event.revision, decode_events(event.row)[0], event.row) for event in events
             )
             return DatabaseHead(
+                # Never lower than an epoch given out here: nodes reject
+                # a server with a lower epoch than they have seen.
                 max(head.epoch, snapshot.epoch),
                 snapshot.revision,
                 snapshot.time_ms,

@@ -57,12 +57,16 @@ def open_file(path: Path) -> sqlite3.Connection:
     """Open the file; it is created if missing, and upgraded if it has an older format."""
     db = sqlite3.connect(path, isolation_level=None)
     try:
+        # Before anything is written: records hold environment variables of jobs.
         path.chmod(0o600)
         db.execute("PRAGMA journal_mode = WAL")
+        # FULL, not NORMAL: in WAL mode NORMAL does not sync at
+        # a commit, so a power cut could lose acknowledged ones.
         db.execute("PRAGMA synchronous = FULL")
         if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'head'").fetchone() is None:
             _make(db)
         ((found,),) = db.execute("SELECT format FROM head").fetchall() or ((0,),)
+        # In one transaction, so a crash during the upgrade leaves the old format untouched.
         if found == 1:
             _upgrade(db)
         elif found != FORMAT:
@@ -83,6 +87,7 @@ def read_head(path: Path, db: sqlite3.Connection) -> DatabaseHead:
     except ValueError:
         raise damaged(path, "its head is missing") from None
     head = DatabaseHead(*columns)
+    # A damaged head would otherwise move the revision or the epoch without being noticed.
     if head.sum != checksum:
         raise damaged(path, "its head is not what was written")
     return head
@@ -103,6 +108,7 @@ def read_records(path: Path, db: sqlite3.Connection, head: DatabaseHead) -> dict
         total = sum(record_sum(key, value) for key, value in rows) % MODULUS
     except (TypeError, AttributeError):  # a value of another type than bytes
         total = -1
+    # Two rows with one key would hide damage: a dictionary keeps only one of them.
     if total != head.records_sum or len(found) != len(rows):
         raise damaged(path, _describe_damage(db))
     return found

@@ -15,9 +15,8 @@ from rota.model.messages import Tail, TailPiece
 TailKey = tuple[int, int, str]  # index, attempt, stream
 STREAMS = ("stdout", "stderr")
 HEAD = struct.Struct("<IIBQI")  # index, attempt, stream, offset, length
-LIVE_SECONDS = (
-    5.0  # delay until tails of live attempts are on disk: a crash loses only what the node still has
-)
+# Delay until tails of live attempts are on disk: a crash loses only what the node still has.
+LIVE_SECONDS = 5.0
 JOB_SHARE = 4  # no job may use more than this fraction (1/4) of the space
 
 
@@ -33,9 +32,8 @@ class TailStore:
         self._timer: threading.Timer | None = None
         self._sizes: OrderedDict[str, int] = OrderedDict()  # by file, the one written longest ago first
         self._total_bytes = 0
-        self._whole: set[JobId] = (
-            set()
-        )  # files known to end with a complete record; a crash may have torn others
+        # Files known to end with a complete record; a crash may have torn others.
+        self._whole: set[JobId] = set()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = sorted((entry.stat().st_mtime_ns, entry.name) for entry in os.scandir(directory))
         for _, name in found:
@@ -43,12 +41,15 @@ class TailStore:
 
     def store(self, pieces: Iterable[TailPiece]) -> None:
         with self._lock:
+            # The timer writes from a thread of its own.
             ended: dict[JobId, list[bytes]] = {}
             for piece in pieces:
                 live = self._live_of(piece.job)
                 key = (piece.task, piece.attempt, piece.stream)
                 tail = extend_tail(live.get(key), piece)
                 if piece.is_final:
+                    # Removed from the live file later than appended to the ended one: a crash in between
+                    # leaves both, and `find` prefers the ended one.
                     if live.pop(key, None) is not None:
                         self._write_later(piece.job)
                     ended.setdefault(piece.job, []).append(_record(key, tail))
@@ -57,12 +58,14 @@ class TailStore:
                     self._write_later(piece.job)
             for job, records in ended.items():
                 self._append(job, b"".join(records))
+            # After the appends, so that the newest tails are the last to be dropped.
             self._make_room()
 
     def find(self, job: JobId, index: int, attempt: int, stream: str) -> Tail | None:
         key = (index, attempt, stream)
         with self._lock:
             found = None
+            # The file is append-only, so the last record of a key counts.
             for other, tail in _records(self._directory / job):
                 if other == key:
                     found = tail
@@ -78,12 +81,15 @@ class TailStore:
 
     def close(self) -> None:
         with self._lock:
+            # Under the lock, so that a timer that fires now waits and finds nothing left to write.
             if self._timer is not None:
                 self._timer.cancel()
             self._write_live()
 
     def _write_later(self, job: JobId) -> None:
         self._unwritten[job] = None
+        # One timer for all jobs: the first change starts it,
+        # later ones ride along, so a busy job cannot delay it.
         if self._timer is None:
             self._timer = threading.Timer(LIVE_SECONDS, self._write_in_time)
             self._timer.daemon = True
@@ -91,6 +97,7 @@ class TailStore:
 
     def _write_in_time(self) -> None:
         with self._lock:
+            # Cleared first: a failed write must not stop later ones from starting a timer.
             self._timer = None
             with contextlib.suppress(OSError):  # a full disk: the nodes still have the output
                 self._write_live()
@@ -103,12 +110,15 @@ class TailStore:
 
     def _append(self, job: JobId, records: bytes) -> None:
         path = self._directory / job
+        # After a crash the file may end in a torn record.
+        # Appending after it would make all later ones unreadable.
         if job not in self._whole and path.exists():
             os.truncate(path, sum(len(_record(key, tail)) for key, tail in _records(path)))
         self._whole.add(job)
         with path.open("ab") as file:
             file.write(records)
         self._record_size(job)
+        # The bound per job keeps one job with much output from evicting the tails of all others.
         if self._sizes[job] > self._most_bytes // JOB_SHARE:
             self._halve(path)
 
@@ -185,4 +195,5 @@ def _records(path: Path) -> Iterator[tuple[TailKey, Tail]]:
 def _replace(path: Path, data: bytes) -> None:
     beside = path.with_name(f"{path.name}.new")
     beside.write_bytes(data)
+    # rename is atomic: a crash leaves the old file or the new one. No fsync: the node still has the output.
     beside.replace(path)

@@ -130,6 +130,8 @@ class _AdoptedJob:
         self._job = job
         self._node, self._epoch = brought.node, brought.epoch
         self._reports = reports  # one for each task, by index
+        # The newest spec wins: nodes may bring different
+        # versions, and the order in which they connect is random.
         is_newer = job is None or brought.spec.version > job.spec.version
         self._new_spec = begun(brought.spec) if is_newer else None
         self._spec = brought.spec if job is None or is_newer else job.spec

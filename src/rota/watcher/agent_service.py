@@ -73,6 +73,8 @@ class AgentService(pb_grpc.AgentServicer):
         node = await self._authenticate(context)
         try:
             with self.sessions.pushes.limit_for(node) as limit:
+                # A deadline that only `sessions.pushes.end` sets:
+                # a revoked node must not keep a log call open.
                 async with limit:
                     await self.sessions.relay_log(node, checked(request_iterator))
         except BadField as invalid:

@@ -49,6 +49,7 @@ class StatusUpdater:
     def _apply_report(self, job: JobView, report: AttemptReport) -> None:
         """Apply one report; a failure that the task has reported itself overrides exit code 0."""
         event = event_of(report, job.spec.is_service)
+        # The result is stored before the exit is reported, so it can override the exit code here.
         if event is AttemptEvent.EXITED_ZERO and job.results:
             result = job.results.get((report.index, report.attempt))
             if result is not None and result.failure is not None:

@@ -55,6 +55,7 @@ class NodeAuthenticator:
         """The node's certificate: that of the connection, or the one a watcher states for its agent."""
         shown = forwarding.shown_certificate(context)
         watcher = certificates.watcher_id_of(shown) if shown else None
+        # A retired watcher gets no say either: its statement could name any node.
         if watcher is None or not self._leadership.may_watch(watcher) or self._authority.is_retired(shown):
             return shown
         # What a watcher states counts only while it may watch, and only if a trusted CA signed it.

@@ -24,6 +24,7 @@ class SilenceCache:
 
     def is_stale(self, view: View, now: Instant) -> bool:
         """Whether the cached value belongs to another moment."""
+        # Both are compared: after a reload another view may have the same time.
         return self._at_ms != now.ms or self._view is not view
 
     def get(self, view: View, now: Instant) -> SilentNodes:

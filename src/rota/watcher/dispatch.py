@@ -61,6 +61,8 @@ class DispatchState:
         self.sent_templates: dict[JobId, int] = {}  # version sent; covers at least every job on the node
         for job_reports in inventory:
             for report in job_reports.reports:
+                # Ended attempts are not live on the node, so they must not
+                # be stopped; their reports are applied with the hello.
                 if report.said < REPORTED_FIRST_END:
                     self._live[job_reports.job, report.index, report.attempt] = None
 
@@ -138,6 +140,8 @@ class DispatchState:
         if job.spec.version > 1 and self.sent_templates.get(job_id, 0) < job.spec.version:
             self._send_template(found, job)
         for sent in job.intent.sent if job.intent is not None else ():
+            # Each signal has a number: after a reconnect all are sent
+            # again, and the keeper drops those it has delivered.
             if sent.attempts.get(index) == attempt and sent.n > self._signaled.get(name, 0):
                 self._signaled[name] = sent.n
                 orders = found.setdefault(job_id, JobOrders(job_id, None, [], []))
@@ -146,6 +150,7 @@ class DispatchState:
 
     def _stop(self, found: dict[JobId, JobOrders], name: Name, how: StopMode) -> None:
         before = self._stopping.get(name)
+        # A weaker mode never replaces a stronger one: a kill must not become graceful again.
         if before is None or _STOP_MODES.index(how) > _STOP_MODES.index(before):
             job_id, index, attempt = name
             found.setdefault(job_id, JobOrders(job_id, None, [], [])).stop.append(Stop(index, attempt, how))

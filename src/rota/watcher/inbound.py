@@ -45,6 +45,8 @@ class InboundMessages:
         """Apply a node's messages until it disconnects; always ends by raising SessionOver or BadField."""
         node = session.node
         async for message in messages:
+            # Before the message is applied: applying may wait for a
+            # commit, during which the node must not become suspect.
             self.mark_seen(node)
             session.on_message(message)
             self._settings.send_changes(session)
@@ -58,6 +60,8 @@ class InboundMessages:
                     await self._on_drain(node, wire.drain_from_wire(message.drain))
                 case "leave":
                     await self.leave(node, wire.brief(message.leave.reason))
+                    # Only after the leave is durable: the agent
+                    # takes the end of the stream as confirmation.
                     raise SessionOver
                 case "away" | "again":
                     self._on_announced_disconnect(session, message)
@@ -142,6 +146,7 @@ class InboundMessages:
         when the jobs are known.
         """
         epoch, node = self._engine.epoch, session.node
+        # A read waits for the commit under way, so a job that is being adopted from another node is known.
         unknown = await self._engine.read(lambda mirror: adoption.unknown(mirror, node, inventory, epoch))
         if not unknown:
             return
@@ -158,6 +163,7 @@ class InboundMessages:
         self, session: NodeSession, specs: SealedSpecs, job: JobId, messages: AsyncIterator[pb.FromNode]
     ) -> JobSpec | None:
         """The spec that the node sends for this job; None if no server of this cluster has sealed it."""
+        # Bounded: a node that does not answer holds a handshake and would count as connected.
         async with asyncio.timeout(SUSPECT_MS / 1000):
             message = await anext(aiter(messages))
         self.mark_seen(session.node)

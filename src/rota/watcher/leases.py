@@ -25,6 +25,7 @@ def held_until_ms(view: View, node: NodeId, job: JobId, ttl_ms: int) -> int:
     """
     spec = view.jobs[job].spec
     assert spec.lease_ms is not None
+    # Safety: the later of both, because the previous leader may have renewed without this server seeing it.
     renewed_ms = max(view.nodes[node].last_seen_at_ms, view.read_at_ms + ttl_ms)
     return renewed_ms + spec.lease_ms + spec.lease_margin_ms
 
@@ -45,6 +46,7 @@ def expire(view: View, node: NodeId, now: Instant, ttl_ms: int) -> Plan:
     expired: list[Held] = []
     next_ms: int | None = None
     for held, until_ms in _leases(view, node, ttl_ms):
+        # Independent of the node's state: only the lease says when a second attempt may start.
         if until_ms <= now.ms:
             expired.append(held)
         else:

@@ -64,6 +64,7 @@ def decide_liveness(
     silent_ms = now.ms - entry.last_seen_at_ms
     # Suspect before a run lease can expire, so that the node gets no new work under a lease meanwhile.
     suspect_ms = min(SUSPECT_MS, lost_ms // 2, *lease_durations_ms(view, node))
+    # A connection that is DOWN makes the node suspect at once; silence on an open one takes suspect_ms.
     responsive = not entry.revoked and entry.connection is not Connection.DOWN and silent_ms < suspect_ms
     match entry.status.state:
         case NodeState.READY if responsive:
@@ -135,6 +136,7 @@ def _declare_lost(view: View, entry: NodeView, now: Instant, lost_ms: int, silen
     """The node was silent for too long. If many fell silent together, the brake delays this."""
     at_ms = silence.lost_at_ms(entry, lost_ms)
     soon_ms = now.ms + BRAKE_LOOK_MS
+    # Looked at again soon even if a time is known: an operator may release the brake in between.
     if at_ms is None or at_ms > now.ms:
         return wake_at(soon_ms if at_ms is None else min(at_ms, soon_ms))
     silent_ms = now.ms - entry.last_seen_at_ms

@@ -68,6 +68,7 @@ class NodeLogs:
 
     async def open(self, node: NodeId, request: LogRequest) -> AsyncIterator[LogPiece]:
         session = self._session(node)
+        # Registered before the request is sent: the answer of the node must find the reading.
         reading_id, reading = self._readings.open(session)
         open_log = wire.log_request_to_wire(reading_id, request)
         session.send(pb.ToNode(epoch=self._engine.epoch, open_log=open_log))
@@ -84,6 +85,7 @@ class NodeLogs:
                     yield piece
             if not is_complete:
                 raise Unavailable(f"node {self._name(node)} disconnected while it sent the log")
+        # Also if the reader was cancelled: the node would go on sending into a full buffer.
         finally:
             self._close(session, reading_id)
 
@@ -148,6 +150,7 @@ class LogReading:
             return
         self._ahead.append(chunk)
         self._ahead_bytes += len(chunk.data) if chunk else 0
+        # Backpressure: the next put() waits, so gRPC's flow control reaches the node.
         if self._ahead_bytes >= _AHEAD_BYTES or len(self._ahead) >= _AHEAD_CHUNKS:
             self._has_space.clear()
         self._arrived.set()
@@ -249,5 +252,6 @@ class LogReadings:
         reading = self._open.get(reading_id)
         if reading is None or reading.asked.node != node or reading.answered.is_set():
             return None
+        # Set at once: a second call with the same id must not feed the same reader.
         reading.answered.set()
         return reading

@@ -35,6 +35,7 @@ def why_refused(
 
     A node is one boot of one machine: while it answers, a hello from another machine or boot is refused.
     """
+    # Fencing in the other direction: a node that has seen a newer leader must not follow this one.
     if hello.epoch_seen > epoch:
         reason = f"the node has seen epoch {hello.epoch_seen}, this server leads {epoch}"
         return f"{reason}: {_ACCEPT if is_plausible_epoch(hello.epoch_seen, epoch) else _IMPLAUSIBLE}"
@@ -171,6 +172,7 @@ def declare_gone(view: View, node: NodeId, event: NodeEvent, reason: str, now: I
     status = entry.status.with_state(state, reason, now.wall_ms)
     updater = StatusUpdater(view, node)
     sentence = f"node {entry.spec.name} {'left' if state is NodeState.LEFT else 'was lost'}: {reason}"
+    # Sorted, so that the plan does not depend on the order of a dictionary.
     for (job, index), attempt in sorted(entry.assigned.items()):
         if view.jobs[job].spec.lease_ms is not None:
             continue  # it may run until its lease ends; `leases.expire` declares it lost

@@ -99,6 +99,8 @@ class NodeSessions:
     ) -> None:
         session = await self._handshake(node, messages, outbound, certificate)
         try:
+            # Both halves in one group: if one fails the other
+            # is cancelled, so no session is left half open.
             async with asyncio.timeout(None) as session.limit, asyncio.TaskGroup() as halves:
                 halves.create_task(self._receive_until_invalid(session, messages))
                 halves.create_task(self._send_loop(session, outbound))
@@ -106,6 +108,7 @@ class NodeSessions:
             pass
         finally:
             session.limit = None
+            # Also on cancellation: a session that stayed in the table would take orders for a dead stream.
             self._on_disconnect(session)
         if session.invalid_message is not None:
             raise session.invalid_message
@@ -133,6 +136,8 @@ class NodeSessions:
         if first.WhichOneof("word") != "hello":
             await outbound.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be hello")
         hello = self._hello(first.hello, certificate)
+        # Before the session is registered: a refused hello
+        # must not displace the session that is in the table.
         reason = node_messages.why_refused(
             self._engine.mirror,
             node,
@@ -146,12 +151,16 @@ class NodeSessions:
             await outbound.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
         session = await self._register(node, first, hello, outbound, certificate)
         try:
+            # Ordering: unknown jobs are adopted before the hello
+            # is decided, which ignores reports about them.
             specs = self._leadership.specs
             if specs is not None and first.hello.protocol >= wire.PROTOCOL_RESUBMITS:
                 await self._inbound.adopt_unknown_jobs(session, specs, hello.inventory, messages)
             await self._engine.ask(
                 "watcher", lambda view, now: node_messages.on_hello(view, node, hello, now), may_split=True
             )
+            # From here on `_on_commit` may compute orders:
+            # earlier ones would ignore what the inventory says.
             session.hello_durable = True
             # A read waits for the commit in progress: what was decided since on_hello is durable by then.
             await self._engine.read(lambda _: self._collect(session))
@@ -163,6 +172,7 @@ class NodeSessions:
             # Not UNAVAILABLE: the agent would take the server for unreachable, and look for the fault in the
             # network.
             await outbound.abort(grpc.StatusCode.ABORTED, str(error))
+        # The hello itself is durable now, so reports in its inventory need no further acknowledgement.
         session.durable_n = first.n
         session.send(self._settings.welcome(session))
         # Now, not with the node's next message: this server may be killed before that.
@@ -180,10 +190,14 @@ class NodeSessions:
             # Race: the hello of a connection that the node has left may have been delayed at a watcher.
             if before.is_newer_than(hello.boot_id, hello.session):
                 await outbound.abort(grpc.StatusCode.ABORTED, "the node has connected again since")
+            # The old session ends by itself; the table is overwritten
+            # below, so its end no longer counts as a disconnect.
             before.end()
         dispatch = self._dispatch_state(node, hello.inventory)
         session = NodeSession(node, dispatch, outbound, certificate=certificate)
         session.boot_id, session.number, session.received_n = hello.boot_id, hello.session, first.n
+        # In the table before the hello is durable: a second
+        # hello must find this one to decide which is newer.
         self._sessions[node] = session
         # Ordering: before the hello is decided, or a node back from silence is judged by that silence.
         self._engine.observe(lambda mirror: mirror.connect(node, Connection.UP))
@@ -331,7 +345,10 @@ class NodeSessions:
             session = self._current(node, outbound)
             if session is None:
                 continue
+            # Before the deletion from the table, so that readers fail now and not after their timeout.
             self._abandon_readings(session)
+            # Removed here, so that the relayed session's own end
+            # finds another or no session and reports no disconnect.
             del self._sessions[node]
             if node in self._engine.mirror.nodes:
                 self._observe_unknown(node)
@@ -344,6 +361,8 @@ class NodeSessions:
     # ---- after each commit
 
     def _on_commit(self, committed: Committed) -> None:
+        # First: orders are computed from the state of exactly
+        # this commit, before the next decision changes it.
         self._wake_touched(self._engine.mirror)
         deletes = committed.decided.deletes
         for session in [self._sessions.get(NodeId(node)) for node in deleted_names(deletes, "node/")]:
@@ -358,6 +377,7 @@ class NodeSessions:
     def _wake_touched(self, mirror: Mirror) -> None:
         for node in mirror.touched:
             session = self._sessions.get(node)
+            # Revoked nodes are handled first: no orders may be sent to them any more.
             if node in mirror.nodes and mirror.nodes[node].revoked:
                 self._cut_off(node, session)
             elif session is not None:

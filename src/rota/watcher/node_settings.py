@@ -51,6 +51,7 @@ class SettingsSender:
 
     def send_servers(self, session: NodeSession) -> None:
         if session.servers != (servers := self._leadership.servers()):
+            # Recorded before it is queued: a second call before the write must not send it twice.
             session.servers = servers
             session.send(pb.ToNode(epoch=self._engine.epoch, servers=pb.Servers(addresses=servers)))
 
@@ -60,6 +61,7 @@ class SettingsSender:
             return
         if session.ca != (ca := self._authority.bundle.pem):
             session.ca = ca
+            # Spread over the nodes, because each of them renews its certificate when it gets this.
             spread = max(session.spread_ms, ROTATION_SPREAD_MS * len(self._engine.mirror.nodes))
             trust = pb.Trust(ca=ca, spread_ms=spread)
             session.send(pb.ToNode(epoch=self._engine.epoch, trust=trust))

@@ -27,6 +27,7 @@ def decide(view: View, key: str, now: Instant) -> Plan:
     if left_ms > 0:
         # The wall clock may jump, so it is polled instead of setting a timer for the date.
         return wake_at(now.ms + min(left_ms, REVOKED_LOOK_MS))
+    # Deleted last: while attempts are assigned to it, their loss still has to be recorded.
     if entry.assigned or (entry.status is not None and entry.status.state in NODE_PRESENT):
         return wake_at(now.ms + _SOON_MS)
     why = f"revoked node {entry.spec.name} is deleted: its certificates have expired"

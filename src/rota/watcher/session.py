@@ -136,6 +136,8 @@ class NodeSession:
     async def has_pending(self) -> None:
         """Wait for something to send; an acknowledgement alone is held back briefly to be coalesced."""
         await self.wake.wait()
+        # Cleared before the buffers are read: what is queued
+        # after this sets the event again, so no wakeup is lost.
         self.wake.clear()
         if not (self.messages or self.orders or self.forget or self.over):
             with contextlib.suppress(TimeoutError):
@@ -150,5 +152,6 @@ class NodeSession:
         """
         self.over = True
         self.wake.set()
+        # Only the first deadline counts: repeated calls must not postpone the end of the session.
         if self.limit is not None and self.limit.when() is None:
             self.limit.reschedule(asyncio.get_running_loop().time() + LAST_MESSAGE_SECONDS)

@@ -62,7 +62,8 @@ class StuckAttempts:
             self._since.pop(NodeId(key), None)
             return NO_CHANGE
         if node.connection is not Connection.UP or node.status.state is not NodeState.READY:
-            self._since.pop(node.spec.id, None)  # handled by liveness
+            # Liveness handles the node meanwhile. The times start over when it is ready again.
+            self._since.pop(node.spec.id, None)
             return wake_at(now.ms + AGE_LOOK_MS)
         since = self._observe(view, node, now)
         updater = StatusUpdater(view, node.spec.id)

@@ -39,12 +39,14 @@ def run_agent(options: AgentOptions) -> int:
 
 
 async def _run(config: AgentConfig, directory: Path) -> None:
+    # One agent per directory: two would share an identity and report the same attempts twice.
     lock = DirectoryLock(directory, AGENT_LOCK)
     interruption = Interruption(signal.SIGINT, signal.SIGTERM)
     try:
         await _serve(config, directory, _identity(config, directory), interruption)
     except* NotAllowed as refused:
         # The node was deleted or revoked. It may come back as a new one, by a join line only.
+        # Without a join line the refusal ends the agent: retrying with the same certificate cannot succeed.
         if config.join is None:
             raise
         log.warning("node no longer known; joining again", reason=str(first_of(refused)))
@@ -61,6 +63,8 @@ async def _serve(
         working = tasks.create_task(agent.run())
         received = await interruption.wait()
         drain = drain_seconds(config)
+        # A node whose machine is being terminated never comes
+        # back, so its work must be handed over instead.
         if received is signal.SIGTERM and config.keep_work and not agent.is_terminating:
             log.info("agent stops; its work goes on under the keeper until the next agent takes over")
             await agent.announce_restart()
@@ -69,6 +73,7 @@ async def _serve(
                 await _until_signalled_again(agent.drain(drain))
             log.info("node leaves: its work is stopped, and recovered as each job's recovery says")
             await agent.leave()
+            # Bounded: a server that does not answer must not keep the machine from shutting down.
             async with asyncio.timeout(_LEAVE_SECONDS):
                 await working
         working.cancel()

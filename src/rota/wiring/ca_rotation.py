@@ -33,6 +33,7 @@ async def keep_rotation(
     trust_changed = asyncio.Event()
     loop = asyncio.get_running_loop()
     is_held_back = False
+    # The authority calls from its own threads: an asyncio.Event may only be set from the loop.
     with authority.listening(lambda: loop.call_soon_threadsafe(trust_changed.set)):
         while True:
             with contextlib.suppress(TimeoutError):
@@ -40,6 +41,7 @@ async def keep_rotation(
                     await trust_changed.wait()
             await _follow(follow)
             if trust_changed.is_set():
+                # Cleared before `changed` runs: a change during it sets the event again and is not lost.
                 trust_changed.clear()
                 await changed()
             overlap, now = authority.overlap, datetime.now(UTC)
@@ -66,7 +68,8 @@ async def _follow(follow: Callable[[], Awaitable[None]]) -> None:
 async def _finish(authority: CertificateAuthority, now: datetime) -> None:
     try:
         await asyncio.to_thread(authority.finish, now)
-    except NotRotating:  # an operator was faster
+    # Race: an operator was faster, which is no error.
+    except NotRotating:
         return
     except (Unavailable, LostLeadership, Unsafe, OSError) as error:  # TimeoutError is one of the last
         log.warning("CA rotation not finished", reason=str(error))

@@ -21,6 +21,8 @@ _POLL_SECONDS = 0.05
 
 
 def main() -> int:
+    # Ends when the parent's pipe closes, however the parent
+    # dies: nodes of a dev cluster must not outlive it.
     sys.stdin.buffer.read()
     end_nodes([Path(argument) for argument in sys.argv[1:]])
     return 0
@@ -83,6 +85,7 @@ def kill_work(directory: Path) -> None:
 def _signal_to_end(directory: Path, signalled: dict[FoundProcess, None]) -> list[FoundProcess]:
     """Signal the processes of one node, keepers once only; returns those that still run."""
     agents, keepers = agents_of(directory), keepers_of(directory)
+    # Agents first: an agent would start another keeper in place of one that ended.
     for agent in agents:
         agent.send(signal.SIGKILL)
     for keeper in keepers:

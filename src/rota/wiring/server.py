@@ -79,6 +79,8 @@ def run_server(options: ServerOptions) -> int:
     async def main() -> None:
         interruption = Interruption(signal.SIGINT, signal.SIGTERM)
         if endpoints(config.store):
+            # Before the first election: a directory with the
+            # CA of another cluster must not campaign at all.
             await check_etcd_cluster(config)
             async with asyncio.TaskGroup() as tasks:
                 serving = tasks.create_task(_run_elections(config))
@@ -95,6 +97,8 @@ def run_server(options: ServerOptions) -> int:
 async def _run_elections(config: ServerConfig) -> None:
     """Campaign, lead until deposed, repeat. Each term starts from the store, with no earlier state."""
     while True:
+        # A new TaskGroup, engine and set of ports for each term:
+        # no state of an earlier term can leak into this one.
         try:
             async with running(config) as server:
                 _print_ready(server, config)
@@ -102,6 +106,8 @@ async def _run_elections(config: ServerConfig) -> None:
         # Other errors are bugs or need the operator: they end the process.
         except* (LostLeadership, Unavailable, StoreFull) as reasons:
             print_line(f"Rota server does not lead: {first_of(reasons)}")
+        # Outside the handler: also after a clean end the next
+        # campaign waits, so that a failing etcd is not hammered.
         await asyncio.sleep(_CAMPAIGN_RETRY_SECONDS)
 
 
@@ -140,6 +146,7 @@ async def running(config: ServerConfig, users: DevUsers | None = None) -> AsyncI
     async with contextlib.AsyncExitStack() as closing:
         # First of all: two servers on one directory would overwrite each other's CA and tokens.
         closing.callback(DirectoryLock(directory).release)
+        # After the lock and before anything else is opened: with etcd this also takes over the shared CA.
         leadership = await closing.enter_async_context(leadership_for(config, directory))
         authority = CertificateAuthority.open(
             directory / "ca", datetime.now(UTC), renewal_window(config.certificates)
@@ -148,6 +155,7 @@ async def running(config: ServerConfig, users: DevUsers | None = None) -> AsyncI
         placing = Scheduler(settings)
         reconcilers = make_reconcilers(config, settings, placing, leadership.ttl_ms)
         engine = Engine(leadership.store, reconcilers, frozenset(config.placement.granted_labels))
+        # Returns only as leader; the standby's ports are closed by then, so the leader's can be bound.
         await leadership.lead(engine, authority, settings)
         async with _serve(
             config, engine, authority, leadership, settings, placing=placing, users=users
@@ -313,6 +321,7 @@ async def _rotate(
         return find_ca_dependents(engine.mirror, watchers, authority, datetime.now(UTC))
 
     async def changed() -> None:
+        # TLS checks the CA at the handshake only: sessions that are older than the change have to be ended.
         agents.sessions.end_retired()
         # On a full disk the file is written with the next change.
         with contextlib.suppress(Unavailable, OSError):
@@ -324,10 +333,12 @@ async def _rotate(
 async def _close_web(
     web: listeners.WebServer, serving: asyncio.Task[None], *servers: grpc.aio.Server
 ) -> None:
+    # Called shielded: a second cancellation must not leave ports open that the next term has to bind.
     web.should_exit = web.force_exit = True
     for server in servers:
         await server.stop(_CLOSE_SECONDS)
-    await asyncio.wait([serving])  # not awaited for its result: it is cancelled if the engine has failed
+    # Waited for, not awaited for its result: it is cancelled if the engine has failed.
+    await asyncio.wait([serving])
     await web.close_all()
 
 
@@ -353,6 +364,7 @@ async def _publish_servers(
     """
     known: list[ServerRecord] | None = None
     while True:
+        # Compared by value: only a change is sent, since each one reaches every connected node.
         if (servers := leadership.servers()) != known:
             known = servers
             await agents.sessions.send_servers()
@@ -389,5 +401,6 @@ async def _seed(engine: Engine, store: str) -> None:
         del view, now
         return Plan((Counters(jobs=first, nodes=first),))
 
+    # Records of earlier epochs are gone, and nodes may still run their jobs: no number may be given twice.
     if store == MemoryStore.name:
         await engine.ask("apiserver", seed)

@@ -23,6 +23,7 @@ _CA_FILES = (keyring.KEY_FILE, keyring.CERTIFICATE_FILE, keyring.FILE)
 async def adopt_authority(store: EtcdStore, directory: Path) -> None:
     """Take over the CA in etcd, or publish our own if there is none. Raises Unsafe if they differ."""
     ca_directory = directory / "ca"
+    # Read before the keyring is opened, which creates one.
     had_one = (ca_directory / keyring.CERTIFICATE_FILE).exists()
     shared = await store.members.read_shared(_CA)
     if shared is None or had_one:
@@ -32,6 +33,7 @@ async def adopt_authority(store: EtcdStore, directory: Path) -> None:
         if had_one and own.current_fingerprint not in _to_ring(shared).fingerprints:
             raise Unsafe(f"{directory} holds the CA of another cluster than etcd: use an empty directory")
     files.own_directory(ca_directory)
+    # The lock keeps a concurrent command on this directory from reading key and certificate of two CAs.
     with files.locked(ca_directory, "ca"):
         keyring.write(ca_directory, _to_ring(shared))
 
@@ -41,6 +43,7 @@ async def follow_authority(store: EtcdStore, authority: CertificateAuthority) ->
     loop = asyncio.get_running_loop()
 
     def fetch() -> Keyring | None:
+        # The authority calls `fetch` in its thread, under its lock; the call to etcd must run on the loop.
         shared = asyncio.run_coroutine_threadsafe(store.members.read_shared(_CA), loop).result(
             _PUBLISH_SECONDS
         )
@@ -124,6 +127,7 @@ def ring_publisher(store: EtcdStore, loop: asyncio.AbstractEventLoop) -> Callabl
 
 
 def _share(store: EtcdStore, name: str, content: bytes, loop: asyncio.AbstractEventLoop) -> None:
+    # Bounded: this blocks a thread that holds the lock of the vault or the CA.
     asyncio.run_coroutine_threadsafe(store.share(name, content), loop).result(_PUBLISH_SECONDS)
 
 

@@ -81,6 +81,8 @@ def restore(file: Path, location: StoreLocation) -> StoreContents:
     decoded = [codec.decode(key, value) for key, value in read.records.items()]
     restored = restored_records(decoded, header.taken_at_ms, Instant(header.time_ms, _wall_ms()))
     records = {str(record.key): codec.encode(record) for record in restored}
+    # A gap above every revision that can have been committed after the
+    # backup: clients that have seen those must not take new ones for them.
     snapshot = Snapshot(header.revision + RESTORE_REVISIONS, header.epoch, header.time_ms, records)
     asyncio.run(_load_snapshot(location, snapshot, read.events, read.files))
     return check_store_location(location)
@@ -90,6 +92,7 @@ def migrate(source: StoreLocation, target: StoreLocation) -> StoreContents:
     """Copy a store with its history; a server started on the source again has a lower epoch."""
 
     async def move() -> None:
+        # Alone: commits that arrive during the copy would be lost.
         async with source.opened(alone=True) as store:
             snapshot = await store.read()
             # Fencing: nodes refuse a server that is started on the source by mistake.

@@ -45,6 +45,7 @@ class DirectoryLocation:
         if not exists and not new:
             raise NotFound(f"there is no store in {self.name}", hint="name the data directory of a server")
         with contextlib.ExitStack() as closing:
+            # A backup runs beside the server, by a read transaction; a restore or a migration must not.
             if alone:
                 closing.callback(DirectoryLock(self._path).release)
             store = SqliteStore(self._path)

@@ -63,6 +63,7 @@ async def _run(config: WatcherConfig, directory: Path) -> None:
     others = LeaderProxy((service_names.AGENT,), UplinkRoute(uplink), attest=_attest)
     server.add_generic_rpc_handlers((AgentEdge(uplink), others))
     ports.open_watcher_port(server, config.agent_addr, credentials)
+    # Before the uplink is connected: an agent that comes first gets UNAVAILABLE and tries another server.
     await server.start()
     print_line(f"Rota watcher ready: agents {config.agent_addr}")
     async with asyncio.TaskGroup() as tasks:
@@ -70,6 +71,7 @@ async def _run(config: WatcherConfig, directory: Path) -> None:
         await interruption.wait()
         for task in working:
             task.cancel()
+    # After the uplink: calls in progress end with a status that agents repeat at another server.
     others.close()
     await server.stop(_CLOSE_SECONDS)
     lock.release()
@@ -162,8 +164,11 @@ class WatcherCredentials:
         stored = self.identity
         while True:
             await asyncio.sleep(min(_RENEW_CHECK_SECONDS, self.period.life.total_seconds() / 40))
+            # Read together before the await: the uplink may attach to another server meanwhile.
             channel, held = uplink.channel, self.identity
             try:
+                # Stored in a thread and only when changed: the
+                # disk must not block the streams of all agents.
                 if stored != held:
                     await asyncio.to_thread(store_watcher, self._directory, held)
                     stored = held
@@ -172,6 +177,7 @@ class WatcherCredentials:
                     continue
                 await self._renew(channel)
                 stored = self.identity
+                # Only then: a renewed certificate alone does not need another connection.
                 if not held.is_current:
                     uplink.attach_again()
             except grpc.aio.AioRpcError as error:

@@ -39,6 +39,7 @@ async def _opened(
 ) -> AttemptOutput | None:
     """Find the attempt's output; None: it has none. With `follow`, wait until the attempt has started."""
     while True:
+        # Read before the scan: an attempt that ends in between is still found by the next scan.
         live = is_live()
         try:
             output = await search.scan()

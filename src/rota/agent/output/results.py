@@ -29,11 +29,8 @@ _ANSWER_BYTES = 64 << 10
 _BACKOFF_FIRST_SECONDS = 0.2
 _BACKOFF_MAX_SECONDS = 5.0
 _FINISH_SECONDS = 5.0  # for requests in progress when the node leaves
-_REPORTED = (
-    ReportedState.EXITED,
-    ReportedState.STOPPED,
-    ReportedState.TIMED_OUT,
-)  # ends that have a result
+# Ends that have a result.
+_REPORTED = (ReportedState.EXITED, ReportedState.STOPPED, ReportedState.TIMED_OUT)
 _ALREADY_REPORTED = (200, 201)
 _CONFLICT = 409
 _FINAL = (400, 403, 413)  # a repeated request would get the same answer
@@ -118,6 +115,7 @@ class ResultReporter:
         if report.said not in _REPORTED:
             return report
         name = AttemptName(job, report.index, report.attempt)
+        # A keeper that is attached again repeats its unacknowledged ends.
         if name not in self._deferred:
             self._deferred[name] = None
             self._queue.put_nowait(_EndedAttempt(name, report))
@@ -152,6 +150,7 @@ class ResultReporter:
         body: bytes | None = None
         backoff_seconds, failing_since = _BACKOFF_FIRST_SECONDS, None
         while (endpoint := self._endpoints.get(ended.name.job)) is not None:
+            # Without a server no request is tried, and no timeout counts.
             if not self.connected.is_set():
                 failing_since = None
                 await self.connected.wait()
@@ -174,6 +173,7 @@ class ResultReporter:
     async def _post(self, endpoint: ResultEndpoint, name: AttemptName, body: bytes) -> str | None:
         """Post to each server in turn; None: accepted, else why it is refused. Raises _NotDelivered."""
         path = result_path(name.job, name.task, name.attempt)
+        # Signed again for each try: the identity may have been renewed since.
         proof = sign_request(self._identity(), "POST", path, body)
         final, problems = None, []
         for url in endpoint.urls:

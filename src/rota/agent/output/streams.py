@@ -35,6 +35,7 @@ class OutputStreams:
                 request = message.open_outputs
                 self._open[request.id] = tasks.create_task(self._push_outputs(stub, request))
             case "close_log":
+                # Popped here as well: a close may arrive before the stream has ended by itself.
                 stream = self._open.pop(message.close_log.id, None)
                 if stream is not None:
                     stream.cancel()

@@ -69,6 +69,7 @@ class TailReader:
     def reset(self) -> None:
         """Start over with a new connection: resend tails of live attempts, and what may not have arrived."""
         self._sent.clear()
+        # At the front, so that the order in which the attempts ended is kept.
         self._ended.extendleft(reversed(self._sending))
         self._sending = []
 
@@ -79,9 +80,11 @@ class TailReader:
                 async with asyncio.timeout(LIVE_SECONDS):
                     await self._changed.wait()
                 await asyncio.sleep(COALESCE_SECONDS)
+        # Cleared before the scan: a job that is touched during it is scanned next time.
         self._changed.clear()
         touched, self._touched = self._touched, {}
         await self._scan(touched)
+        # The previous message was answered; otherwise `reset` has taken these back.
         self._sending = []
         return self._ended_tails() or self._live_tails()
 
@@ -129,6 +132,7 @@ class TailReader:
                 self._apply_lines(job, index, lines)
                 index.position += len(lines)
                 file.seek(index.position)
+                # Long indexes are read in parts: heartbeats must not wait for them.
                 await asyncio.sleep(0)
 
     def _apply_lines(self, job: JobId, index: _OutputIndex, lines: bytes) -> None:

@@ -71,6 +71,7 @@ def _rank(record: Record) -> int:
             | Machine()
         ):
             return 1
+        # After the jobs and nodes that they refer to; holds are reserved on nodes that must exist.
         case AttemptBlock():
             return 2
         case StatusBlock():

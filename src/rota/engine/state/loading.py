@@ -39,7 +39,10 @@ def load_mirror(
         aside.setdefault(subject_of(key), error)
     failures = 0
     while True:
+        # Filtered by subject, not by record: a job without one of its records would be decided on wrongly.
         records = [record for record in decoded.records if not aside or subject_of(record.key) not in aside]
+        # A new mirror each time: one on which a record failed
+        # has half-updated derived state (invariant of Mirror).
         mirror = Mirror(only_granted)
         mirror.now_ms = now_ms
         try:

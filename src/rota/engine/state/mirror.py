@@ -245,6 +245,7 @@ class Mirror:
         """Apply records given in any order; each block is derived once. Raises Unapplied."""
         given = list(records)
         blocks: dict[tuple[JobId, int], TaskBlock | AttemptBlock | StatusBlock] = {}
+        # Outside the try block, so that the error names the record at which the loop stopped.
         at: Record | None = None
         try:
             for at in sorted(given, key=load_order):
@@ -383,6 +384,7 @@ class Mirror:
     def _replace_spec(self, job: JobEntry, record: JobSpec) -> None:
         """Apply an updated spec, and count everything by the new spec that was counted by the old one."""
         # Order matters: leave the queue and release all holds while the old spec still says by how much.
+        # Leaving the queue needs the old queue key, which follows from the spec.
         self._queues.remove(job)
         for block, attempt in job.attempts.items():
             self._shift_holds(job, attempt, job.holds_of(block), bytes(len(job.holds_of(block))))
@@ -436,6 +438,8 @@ class Mirror:
         job = self.jobs[record.job]
         written = job.differing(record)
         if isinstance(record, StatusBlock):
+            # Before set_block: outcomes are the difference to
+            # the previous status block, which that replaces.
             self._record_outcomes(job, record, written)
         job.set_block(record)
         self._refresh_block(job, record.block, written)

@@ -53,6 +53,8 @@ class PendingQueues:
             queue = self._queue_of(job)
             # Tasks of a system job are bound to nodes: while one does not fit, another's backoff may end.
             ready_ms = job.next_backoff_end_ms(now_ms) if job.spec.kind is _SYSTEM else None
+        # A heap entry cannot be removed. An entry whose time is not `resumes_ms` is void, so equal times
+        # are not pushed twice.
         if ready_ms is not None and job.resumes_ms != ready_ms:
             heapq.heappush(self._resumes, (ready_ms, next(self._pushed), job))
         job.resumes_ms = ready_ms
@@ -85,6 +87,7 @@ class PendingQueues:
         if refusal_key.workdir is None or refusal_key in self._refused:
             return
         self._refused[refusal_key] = None
+        # A copy: `remove` deletes from this dictionary.
         for job in list(self._by_workdir.get(refusal_key, {}).values()):
             self.remove(job)
             self._insert(job, self._queue_of(job))

@@ -34,6 +34,7 @@ class Refusals:
         return list(self._by_refusal_key)
 
     def record(self, refusal_key: QueueKey, node: NodeId, reason: str, now_ms: int) -> None:
+        # Expired entries are dropped on writes, so the size is bounded by the refusals of one REFUSAL_MS.
         self._drop_expired(now_ms)
         until_ms = now_ms + REFUSAL_MS
         self._by_refusal_key.setdefault(refusal_key, {})[node] = (until_ms, reason)

@@ -23,6 +23,7 @@ def replay_commit(mirror: Mirror, puts: Sequence[Record], deletes: Iterable[Key]
             _release_block(mirror, record.job, record.block)
     mirror.apply_all(puts)
     for key in deletes:
+        # Before `forget`, which assumes that a deleted job holds nothing on nodes.
         _release_job(mirror, key)
         mirror.forget(key)
     mirror.touched.clear()  # only the leader sends orders to nodes

@@ -22,6 +22,7 @@ class SystemJobIndex:
         first, before = record.block * BLOCK_TASKS, len(self.nodes)
         is_named = list(record.nodes[: before - first]) != self.nodes[first : first + len(record.nodes)]
         self.nodes[first : first + len(record.nodes)] = record.nodes
+        # A node named later may change earlier positions, so the index is built again; else it only grows.
         if is_named:
             self.index = {node: index for index, node in enumerate(self.nodes)}
         else:

@@ -52,6 +52,7 @@ class WhatIfMirror(Mirror):
                 NodeObservation(name, node.connection, node.load, mirror.reserved_when_measured(name))
             )
         for job in mirror.jobs.values():
+            # Ended jobs hold nothing on nodes, and the event loop waits for this copy.
             if job.status is not None and job.status.ended:
                 continue
             records.extend(job.records())

@@ -128,6 +128,7 @@ class CgroupsV2(Cgroups):
         group = CgroupV2(limits, paths, self.controllers, is_plain=not limits)
         os.mkdir(group.path)
         try:
+            # Before any process can enter: limits that are set later would not hold for what it did before.
             self._write_limits(group.path, limits)
         except OSError:
             group.remove()

@@ -55,6 +55,7 @@ class Cgroup:
         is never signalled."""
         for start in range(0, len(pids), HANDLES_MAX):
             handles = {pid: trees.open_handle(pid) for pid in pids[start : start + HANDLES_MAX]}
+            # After the handles were opened, for the race above.
             members = set(self.members())
             for pid, handle in handles.items():
                 if handle is not None:
@@ -144,9 +145,11 @@ class Cgroups:
 
         Creating and removing cgroups is most of their cost, so plain ones are kept for other attempts.
         """
+        # Checked and not assumed: a process that left its session may still be in it.
         if not group.is_empty():
             group.kill()
         elif group.is_plain and len(self._spare) < SPARES_MAX:
+            # List operations are atomic, so spares need no lock.
             self._spare.append(group)
             return
         if not group.remove():
@@ -157,6 +160,7 @@ class Cgroups:
         """Remove cgroups that could not be removed before."""
         if self._to_remove:
             with self._lock:
+                # Swapped out under the lock: `kill_and_remove` below appends again what is still not empty.
                 pending, self._to_remove = self._to_remove, []
             for group in pending:
                 self.kill_and_remove(group)
@@ -175,6 +179,8 @@ def create_locked(path: str) -> int:
         os.makedirs(path, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            # The kernel releases it when this keeper dies, so
+            # a leftover cgroup is recognised by its free lock.
             fcntl.flock(fd, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
                 # Race: another keeper may have removed it as a leftover before it was locked.

@@ -56,9 +56,8 @@ from rota.keeper.resources.reservations import AttemptKey
 
 REUSE_BYTES_MAX = 64 << 20  # a longer segment is not reused by later attempts
 OPEN_FILES = 256  # descriptors kept open; other files are opened again when needed
-OPEN_FLAGS = (
-    os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-)  # a link or a pipe put in a file's place does no harm
+# A link or a pipe that a task puts in a file's place does no harm.
+OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 INDEX = OPEN_FLAGS | os.O_RDWR | os.O_CREAT | os.O_APPEND
 OUTPUT = OPEN_FLAGS | os.O_RDONLY
 TORN = b"?\n"  # ends a line that a crash has cut short: readers ignore it
@@ -117,6 +116,7 @@ class SegmentStore:
             if not self.allocated.is_set():
                 self.allocated.set()
         except OSError:
+            # Released as never written to, so that the next attempts can have them.
             for key, segment in zip(keys, allocated, strict=False):
                 self.release(key, segment, MeasuredExtent(segment.at, is_final=True))
             raise
@@ -148,6 +148,8 @@ class SegmentStore:
         job_segments = self._by_job[job]
         self._in_use.discard(segment.path)
         before, segment.at = segment.at, measure.at
+        # Queued, not written: it is enough that the end reaches
+        # the index before the next start of this segment.
         job_segments.unwritten.append(end_line(index, attempt, measure.at))
         self._late.add(job)
         is_whole = measure.at.out_bytes >= before.out_bytes and measure.at.err_bytes >= before.err_bytes
@@ -163,6 +165,8 @@ class SegmentStore:
         if os.fsencode(f"{self._root}/logs/{job}/{number}") in self._in_use:
             return False
         if job_segments := self._by_job.get(job):
+            # Out of the free list under the lock, so that no
+            # attempt can be given files that are being deleted.
             for segment in [free for free in job_segments.free if free.number == number]:
                 job_segments.free.remove(segment)
                 self._retire(segment)
@@ -223,6 +227,7 @@ class SegmentStore:
 
     def _write(self, job: str) -> None:
         job_segments = self._by_job[job]
+        # Each write starts with its time, by which readers know when the attempts in it started or ended.
         text = b"".join((time_line(time.time_ns() // 1_000_000), *job_segments.unwritten))
         fd = self._files.get(job_segments.index) or self._open_index(job_segments.index)
         written = fast_syscalls.write(fd, text)
@@ -235,6 +240,7 @@ class SegmentStore:
     def _open_index(self, path: bytes) -> int:
         fd = self._files.open(path, INDEX)
         size = os.fstat(fd).st_size
+        # A crash tore the last line. It is ended here, so that the next line starts on its own.
         if size and os.pread(fd, 1, size - 1) != b"\n":
             os.write(fd, TORN)
         return fd

@@ -49,6 +49,7 @@ def start(program: Program, output: bytes, passed: Mapping[int, int] = NONE) -> 
             if pid == 0:
                 _become(program, opened, write_fd, passed)
         finally:
+            # In the parent: the pipe must have no other writer, or the end of the exec would not be seen.
             os.close(write_fd)
         error = await_exec(pid, read_fd)
     return (0, error) if error else (pid, 0)
@@ -95,6 +96,7 @@ def _enter(context: ProcessContext) -> None:
     if context.mounts_fd is not None and _libc.setns(context.mounts_fd, CLONE_NEWNS):
         raise OSError(ctypes.get_errno(), "setns(mount)")
     if user := context.user:
+        # Ordering: groups and gid before uid, since only root may set them.
         os.setgroups(context.groups)
         os.setresgid(user.gid, user.gid, user.gid)
         os.setresuid(user.uid, user.uid, user.uid)

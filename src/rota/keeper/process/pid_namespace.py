@@ -94,6 +94,7 @@ class PidNamespace:
         self.pid = pid
         self.is_bound = is_bound
         self.is_killed = False
+        # A pidfd, not the pid: signals cannot reach another process after the pid was reused.
         self._handle = os.pidfd_open(pid)
         self._own_fd = own_fd
         self._has_mounts = has_mounts
@@ -108,6 +109,7 @@ class PidNamespace:
 
     def __enter__(self) -> None:
         """Join: children that this thread spawns are born in the namespace."""
+        # Held while this thread is in the namespace, so that `close` waits for the spawn.
         self._lock.acquire()
         try:
             if self._handle < 0:
@@ -126,6 +128,7 @@ class PidNamespace:
             self._lock.release()
 
     def kill(self) -> None:
+        # First, so that `release` never keeps a namespace whose processes are dying.
         self.is_killed = True
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
@@ -146,6 +149,7 @@ class PidNamespace:
 
     def close(self) -> None:
         with self._lock:
+            # Swapped under the lock: a thread that joins afterwards sees that it has ended.
             handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
@@ -183,6 +187,7 @@ class PidNamespaces:
         while self._spare:
             with contextlib.suppress(IndexError):  # race: another thread took the last one
                 namespace = self._spare.pop()
+                # It may have been killed from outside while it was spare; a process cannot be born there.
                 if namespace.is_alive():
                     return namespace
                 self.discard(namespace)
@@ -190,6 +195,7 @@ class PidNamespaces:
 
     def release(self, namespace: PidNamespace) -> None:
         """Keep a namespace for another attempt. The caller has proved that it is empty."""
+        # A bound namespace ends with the keeper, and a killed one is about to end: neither can be reused.
         if namespace.is_bound or namespace.is_killed or len(self._spare) >= SPARE_MOST:
             self.discard(namespace)
         else:
@@ -219,8 +225,10 @@ class PidNamespaces:
             try:
                 pid = self._spawn(options, write_fd)
             finally:
+                # The child has the only writing end now, so the read below ends if it dies.
                 os.close(write_fd)
-            self.pids.add(pid)  # at once: the sweeper kills unknown children that it sees twice
+            # At once: the sweeper kills children that it does not know and has seen twice.
+            self.pids.add(pid)
             try:
                 status = os.read(read_fd, STATUS.size)
                 code = STATUS.unpack(status)[0] if len(status) == STATUS.size else errno.EIO
@@ -252,6 +260,7 @@ class PidNamespaces:
                 setsid=True,
             )
         finally:
+            # In any case: a thread that stayed would spawn other attempts into this namespace.
             _return_to(self._own_fd)
 
     def _try(self, *, has_mounts: bool) -> bool:

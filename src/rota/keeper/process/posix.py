@@ -65,6 +65,7 @@ def start_in_context(
             with _actions(output, passed) as actions:
                 pid, error = _spawn(starter, actions, attributes, starter_args, launch.env)
         finally:
+            # Before the wait: the read ends when the child's copy is closed by its exec, and only then.
             fast_syscalls.close(write_fd)
         error = error or await_exec(pid, read_fd)
         return (0, error) if error else (pid, 0)

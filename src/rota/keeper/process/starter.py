@@ -109,6 +109,7 @@ def await_exec(pid: int, status_fd: int) -> int:
     poll = select.poll()
     poll.register(status_fd, select.POLLIN)
     timeout_ms = _FIRST_POLL_MS
+    # Backs off: a slow exec on a busy machine must not cost the keeper CPU time.
     while not poll.poll(timeout_ms):
         timeout_ms = min(2 * timeout_ms, _LAST_POLL_MS)
         if trees.is_stopped(pid):

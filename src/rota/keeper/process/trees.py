@@ -61,6 +61,7 @@ def find_marked(mark: str, timeout_seconds: float = math.inf) -> list[MarkedProc
     keys: dict[bytes, AttemptKey | None] = {}  # equal environments are parsed once
     give_up_at = time.monotonic() + timeout_seconds
     for pid in _pids():
+        # Checked for each process, because a single forking tree can hold up the scan as a whole.
         if time.monotonic() > give_up_at:
             raise TimeoutError
         environ = _environ(pid)
@@ -68,6 +69,7 @@ def find_marked(mark: str, timeout_seconds: float = math.inf) -> list[MarkedProc
             continue
         if environ not in keys:
             keys[environ] = _key(environ)
+        # After the environment was read: a process that is a zombie by now has nothing to be killed.
         stat = _stat(pid)
         if stat and stat.state != "Z":
             found.append(MarkedProcess(pid, stat.group, keys[environ], stat.state in BUSY))
@@ -166,6 +168,7 @@ def kill_all_marked(mark: str, timeout_seconds: float) -> list[AttemptKey]:
     give_up_at = time.monotonic() + timeout_seconds
     wait_seconds = 0.005
     while left := find_marked(mark):
+        # Again and again until none is found: a process may fork between the scan and its signal.
         for process in left:
             signal_marked(process.pid, mark, signal.SIGKILL)
         if time.monotonic() > give_up_at:
@@ -204,6 +207,7 @@ def _pids() -> Iterator[int]:
 def _environ(pid: int) -> bytes:
     try:
         environ = _read_proc(pid, "environ")
+        # Race: empty during an exec. Taken as unmarked, a process of an attempt would survive it.
         if not environ:
             _await_exec(pid)
             environ = _read_proc(pid, "environ")

@@ -64,6 +64,7 @@ class JobUsers:
             return None
         if self._run_as != OWN:
             return find_user(self._run_as)
+        # Two starts of one job must get the same user.
         with self._lock:
             user = self._by_job.get(job) or self._known(job) or self._new()
             self._by_job[job] = user
@@ -84,6 +85,7 @@ class JobUsers:
         allocates each once per scan. Another keeper of the machine may have allocated one since;
         `has_processes` tells.
         """
+        # Twice: the list may be old; a fresh scan gets one more try before the node counts as exhausted.
         for _ in range(2):
             while self._free:
                 uid = self._free.pop()
@@ -155,11 +157,13 @@ def as_user(user: User | None) -> Iterator[None]:
     set_groups, set_gids, set_uids = SYSTEM_CALLS[platform.machine()]
     before = os.getgroups()
     try:
+        # Ordering: groups before uid, since an unprivileged thread may not set them.
         _call(set_groups, len(user.groups), (ctypes.c_uint32 * len(user.groups))(*user.groups))
         _call(set_gids, _KEEP, user.gid, _KEEP)
         _call(set_uids, _KEEP, user.uid, _KEEP)
         yield
     finally:
+        # The reverse order, for the same reason: the uid first, to be allowed the rest.
         _call(set_uids, _KEEP, 0, _KEEP)
         _call(set_gids, _KEEP, 0, _KEEP)
         _call(set_groups, len(before), (ctypes.c_uint32 * len(before))(*before))

@@ -55,6 +55,8 @@ class Reservations:
         self._amounts = dict(amounts)
         self._gpus.configure(gpus[: amounts.get(GPU, 0) // WHOLE])
         self._free = dict(self._amounts)
+        # What runs keeps its reservation, even beyond a
+        # smaller capacity: free amounts may be negative then.
         for held in self._held.values():
             for name, amount in held.needs:
                 self._free[name] = self._free.get(name, 0) - amount
@@ -77,6 +79,8 @@ class Reservations:
         The scheduler names GPUs that it counts as free. If they are not, its view is out of date, and the
         attempt is refused instead of waiting.
         """
+        # The head of the firm queue blocks the lookahead too:
+        # freed resources are for attempts that have a reservation.
         queue = self._firm or self._lookahead
         if self._amounts is None or not queue:
             return None

@@ -76,4 +76,5 @@ class ServiceState:
         count = len(self.recent_ends_ns)
         if count >= rule.attempts:
             return None
+        # The shift is bounded, so that many restarts do not make a huge integer before min() is applied.
         return min(rule.delay_max_ms, rule.delay_ms << min(count, 40)) * MS

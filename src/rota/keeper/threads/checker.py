@@ -52,6 +52,7 @@ class Checker:
             return
         services, why = self._supervisor.services, None
         with self._supervisor.lock:
+            # Before the spawn: the check may exit before its pid is known, and the exit must be remembered.
             services.on_check_spawning()
         pid = 0
         try:
@@ -65,6 +66,7 @@ class Checker:
             why = f"the check cannot be started: {type(error).__name__}"
         with self._supervisor.lock:
             services.on_check_spawned(pid, check_run)
+            # The reaper may wait for children, and a check is one.
             self._supervisor.has_children.notify_all()
             if why is not None:
                 services.on_check_result(check_run, why)

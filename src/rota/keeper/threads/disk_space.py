@@ -23,6 +23,7 @@ class DiskSpace:
     def check(self) -> None:
         problem = self._supervisor.maintain_journal()
         shortage = f"cannot write its journal: {problem}" if problem else self._shortage()
+        # Compared without the lock: only this thread writes it.
         if shortage == self._outputs.shortage:
             return
         with self._supervisor.lock:

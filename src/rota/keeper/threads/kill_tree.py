@@ -34,6 +34,7 @@ class TreeKiller:
         not fork. SIGSTOP takes a tenth of the time of freezing.
         """
         stopped: set[int] = set()
+        # Bounded: a tree that forks faster than it can be stopped is left to the freezer below.
         for _ in range(PASSES_MAX):
             others = [process for process in seen if process.pid not in stopped]
             if not others:

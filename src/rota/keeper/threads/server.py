@@ -44,12 +44,15 @@ class KeeperServer:
 
     def serve(self, supervisor: Supervisor, is_done: Callable[[], bool]) -> None:
         while not is_done():
+            # Without the lock: a starter may send a result while this thread waits for the socket.
             found = self._selector.select(self._timeout_seconds(supervisor))
             with self._lock:
                 self._handle_ready(supervisor, found)
                 self._send(supervisor)
         with self._lock:
-            self._unsent += supervisor.drain_events()  # the last results
+            # The last results: attempts ended since the previous
+            # message, and no later iteration sends them.
+            self._unsent += supervisor.drain_events()
             self._send(supervisor)
 
     def try_send(self, supervisor: Supervisor) -> bool:
@@ -57,11 +60,13 @@ class KeeperServer:
 
         It never blocks: the calling starter holds the reap lock.
         """
+        # Lock order: the caller holds `_reap_lock`, so this must not block (see the supervisor's header).
         if supervisor.running or not self._lock.acquire(blocking=False):
             return False
         try:
             if (
                 self._agent is None
+                # Unsent bytes come first: sending past them would tear a message.
                 or self._unsent
                 or supervisor.quitting
                 or supervisor.outbox.due_in_ns() > 0
@@ -78,6 +83,7 @@ class KeeperServer:
         for chosen, ready in found:
             if chosen.fileobj is self._listener:
                 self._accept(supervisor)
+            # Drained before the events are sent: a wakeup that comes later makes the pipe readable again.
             elif chosen.fileobj == self._wake_fd:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._wake_fd, 4096)
@@ -94,6 +100,8 @@ class KeeperServer:
         # The newest connection wins: the previous agent may have died without closing its own.
         with contextlib.suppress(OSError):
             agent, _ = self._listener.accept()
+            # Only after the new connection is there: its hello
+            # replaces whatever the previous one had not read.
             self._disconnect(supervisor)
             agent.setblocking(False)
             self._agent = agent
@@ -120,6 +128,7 @@ class KeeperServer:
             return
         except OSError:
             chunk = b""
+        # A line that never ends must not fill the memory of the process that holds all attempts.
         if not chunk or len(self._incoming) > wire.LINE_BYTES_MAX:
             self._disconnect(supervisor)
             return
@@ -178,8 +187,11 @@ class KeeperServer:
         except OSError:
             self._disconnect(supervisor)
             return
+        # Backpressure: an agent that reads too slowly is disconnected, and its next hello gets the state.
         if supervisor.outbox.is_overfull() or len(self._unsent) > UNSENT_BYTES_MAX:
             self._disconnect(supervisor)
+        # Registered for writing only while bytes are unsent,
+        # or select() would return at once, all the time.
         elif self._waits_to_write != bool(self._unsent):
             self._waits_to_write = bool(self._unsent)
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
@@ -214,7 +226,9 @@ def listen(root_fd: int) -> socket.socket:
     """Listen on keeper.sock, bound by the directory's descriptor: a socket address holds 107 bytes only."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.suppress(FileNotFoundError):
+        # A leftover of an earlier keeper, which is dead: this process holds the lock of the directory.
         os.unlink("keeper.sock", dir_fd=root_fd)
+    # Before the bind: the socket must never be open to other users, not even for a moment.
     before = os.umask(0o177)
     try:
         listener.bind(f"/proc/self/fd/{root_fd}/keeper.sock")

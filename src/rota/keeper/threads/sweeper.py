@@ -45,6 +45,8 @@ class Sweeper:
         busy, sweep_at = True, 0.0
         while True:
             if time.monotonic() >= sweep_at:
+                # The keeper must not share a leaf with many processes
+                # of attempts: it would hardly get CPU time.
                 self._cgroups.leave_shared_cgroup()
                 busy, sweep_at = self._sweep(), time.monotonic() + SWEEP_SECONDS
                 self._supervisor.maintain_journal()
@@ -69,6 +71,7 @@ class Sweeper:
                     seconds = min(SWEEP_SECONDS if seconds is None else seconds, left_ns / 1e9)
                 elif supervisor.sweep_needed:
                     seconds = SWEEP_SECONDS
+                # Read by starters, which otherwise notify only for deadlines and limits.
                 supervisor.sweeper_idle = seconds is None
                 supervisor.sweeper_wakeup.wait(seconds)
                 supervisor.sweeper_idle = supervisor.sweep_needed = False
@@ -78,6 +81,7 @@ class Sweeper:
         """Kill attempts that exceeded a limit; True while there are attempts with limits."""
         with self._supervisor.lock:
             running = self._supervisor.running.values()
+            # A copy, because the measurements below take too long for the lock.
             limited = [attempt for attempt in running if attempt.pid and attempt.spec.limits]
         found: dict[AttemptKey, list[int]] = {}
         if any(attempt.cgroup is None for attempt in limited):
@@ -115,6 +119,7 @@ class Sweeper:
         """Advance the ends of due attempts; one scan serves all that have no cgroup."""
         with self._supervisor.lock:
             running = {key: self._supervisor.running[key] for key in due if key in self._supervisor.running}
+        # First, before the scan: leaders get their signal in time even if the scan takes long.
         self._supervisor.signal_leaders(due)
         groups = {key: attempt.cgroup for key, attempt in running.items() if attempt.cgroup}
         with contextlib.ExitStack() as frozen:

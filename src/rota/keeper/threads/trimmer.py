@@ -44,6 +44,7 @@ class Trimmer:
                 started = time.monotonic()
                 self._retention.delete_expired()
                 took = time.monotonic() - started
+                # In proportion to what it took: on a slow disk with many segments it must not take a core.
                 retain_at = time.monotonic() + max(RETAIN_SECONDS, RETAIN_SHARE * took)
             # A new attempt ends the idle wait, so that its output is scanned soon.
             if self._supervisor.running or self._outputs.allocated.wait(IDLE_SECONDS):
@@ -79,6 +80,7 @@ class StreamCaps:
             self._start_round()
 
     def _start_round(self) -> None:
+        # A copy without the lock: list() of a dictionary is atomic under the GIL.
         attempts = list(self._supervisor.running.values())
         self._to_scan = attempts
         if len(self._sizes) > 4 * len(attempts):
@@ -117,6 +119,7 @@ class StreamCaps:
             # Race: the attempt may end and the segment pass to the next one. Under the lock the size is
             # measured while this attempt still holds the segment.
             with self._supervisor.lock:
+                # The attempt has ended: the segment may belong to another one by now.
                 if self._supervisor.running.get(attempt.key) is not attempt:
                     return
                 start = self._retained_from(path, attempt)

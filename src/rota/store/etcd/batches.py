@@ -66,6 +66,7 @@ def pack_batch(keys: Layout, batch: Batch, mark: str, large: dict[str, str]) -> 
     A transaction of etcd must not contain a key twice; a delete wins over a put.
     """
     packed = PackedBatch([], [], {}, [])
+    # One dictionary for both, because etcd rejects a transaction that contains a key twice.
     writes: dict[str, bytes | None] = {**dict(batch.puts), **dict.fromkeys(batch.deletes)}
     for key, value in writes.items():
         if value is None:

@@ -200,9 +200,12 @@ class EtcdClient:
         loop = asyncio.get_running_loop()
         call_seconds = self._access.call_seconds
         timeout_seconds = timeout_seconds or self._access.timeout_seconds
+        # A deadline for all members together: with one timeout
+        # each, a caller would wait for as many as there are.
         deadline = loop.time() + timeout_seconds
         seconds = min(call_seconds, timeout_seconds)
         for _ in self._members[1:]:
+            # Only idempotent calls come here, so trying another member cannot apply anything twice.
             with contextlib.suppress(Unavailable):
                 return await self._once(call, seconds)
             seconds = min(call_seconds, max(_LEAST_SECONDS, deadline - loop.time()))
@@ -218,13 +221,16 @@ class EtcdClient:
                     self._rotate_from(member)
                 raise _translate_error(error, member) from error
             self._token = None
-        try:  # safe also for a write: the first call was rejected for its token, before anything was applied
+        # Safe also for a write: the first call was rejected for its token, before anything was applied.
+        try:
             return await call(member, await self._metadata(member), seconds)
         except grpc.aio.AioRpcError as error:
             raise _translate_error(error, member) from error
 
     def _rotate_from(self, member: EtcdMember) -> None:
         """Make the next member the first, unless a concurrent call has done that already."""
+        # Race: several calls may fail on the same member at
+        # once. Rotating for each would skip healthy ones.
         if self._members[0] is member:
             self._members.append(self._members.pop(0))
 

@@ -39,19 +39,25 @@ class LeaderLease:
 
         A lease held so far is released first.
         """
+        # Otherwise this server would wait for a key that its own lease keeps alive.
         await self.release()
         while True:
             while (leader := await self.read_leader()) is not None:
                 await self.wait_for_change(leader)
+            # Before the request is sent: etcd counts from its
+            # receipt, so by our clock the lease ends first.
             self.renewed_at_ms = boot_ms()
             self._lease = (await self._client.grant_lease(self.ttl_seconds)).ID
             epoch = await self._try_acquire()
             if epoch is not None:
                 self.acquired.set()
                 return epoch
+            # Another server was faster. Its lease is not ours;
+            # ours is given back and the wait starts again.
             await self.release()
 
     async def renew(self) -> None:
+        # See `renewed_at_ms`: the time of sending, so that a slow answer cannot stretch the lease.
         asked_at_ms = boot_ms()
         if not self._lease or await self._client.keep_alive(self._lease) <= 0:
             raise LostLeadership("the leader lease has expired")
@@ -59,6 +65,7 @@ class LeaderLease:
 
     async def release(self) -> None:
         """Revoke the lease, so that another server can lead without waiting for its end."""
+        # Before the await: no coroutine may take the lease for held while it is being revoked.
         self.acquired.clear()
         lease, self._lease = self._lease, 0
         if lease:
@@ -77,6 +84,8 @@ class LeaderLease:
         request = pb.TxnRequest(
             compare=[layout.absent(self._keys.leader)],
             success=[
+                # The key disappears with the lease, however the
+                # server dies; `epoch` stays and records the last one.
                 layout.put(self._keys.leader, self._server_record, self._lease),
                 layout.put(self._keys.epoch, b""),
             ],
@@ -90,6 +99,7 @@ class LeaderLease:
 
     async def wait_for_change(self, leader: LeaderRecord) -> None:
         """Wait until the leader key changes after that read, at most for `_POLL_SECONDS`."""
+        # From the revision of the read: a change between read and watch is delivered, not missed.
         create = pb.WatchCreateRequest(key=self._keys.leader, start_revision=leader.etcd_revision + 1)
         with contextlib.suppress(TimeoutError):
             async with (

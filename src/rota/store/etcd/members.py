@@ -29,6 +29,7 @@ class MemberRegistry:
 
     async def write_shared(self, name: str, value: bytes, leader_created_at: int) -> None:
         """Write a shared value, fenced by the leader key."""
+        # Fenced by the creation revision: a deposed leader must not overwrite what the new one has written.
         request = pb.TxnRequest(
             compare=[layout.created_at(self._keys.leader, leader_created_at)],
             success=[layout.put(self._keys.shared + name.encode(), value)],

@@ -26,6 +26,7 @@ class EtcdReader:
         self._keys = keys
 
     async def read_state(self, timeout_seconds: float | None = None) -> State:
+        # One transaction for all keys, so that the state is of a single revision of etcd.
         request = pb.TxnRequest(success=state_reads(self._keys))
         return parse_state(await self._client.read_transaction(request, timeout_seconds))
 
@@ -50,6 +51,7 @@ class EtcdReader:
                 records[key] = value[1:]
             else:
                 large[key] = name = value[1:].decode()
+                # Invariant: pieces are written before the record that names them.
                 if name not in pieces:
                     raise Unavailable(f"etcd lacks the pieces of {key}")
                 records[key] = b"".join(pieces[name])
@@ -69,6 +71,8 @@ class EtcdReader:
 
     async def read_staged(self, pending: Pending, at: int) -> list[Write]:
         parts = [kv.value async for kv in self.scan(self._keys.staged_prefix(pending.mark), None, at)]
+        # Invariant: all parts are written before `pending`, so
+        # a reader at one revision finds all of them or none.
         if len(parts) != pending.parts:
             raise Unavailable(f"etcd holds {len(parts)} of the {pending.parts} parts of a commit")
         return batches.decode_staged(parts)

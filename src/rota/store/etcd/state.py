@@ -43,6 +43,7 @@ def parse_state(answer: pb.TxnResponse) -> State:
     leader, epoch, revision, head, pending, above = found
     base = int(above.value) if above is not None else 0
     known = CommitHead() if head is None else batches.decode_head(head.value)
+    # Refuse rather than guess: a newer version of Rota may have written it.
     if known.format != batches.FORMAT:
         raise Unavailable(f"etcd holds format {known.format}, this program knows {batches.FORMAT}")
     return State(

@@ -94,6 +94,7 @@ class EtcdStore:
         self.epoch = 0
         self._base = 0
         self._marks = count(1)
+        # Serializes commits: the transactions of two would interleave in `staged/` and in `_large`.
         self._writing = asyncio.Lock()
         self._large: dict[str, str] = {}  # by record: the name of its pieces
         self._written_bytes = 0  # since the last compaction
@@ -102,9 +103,13 @@ class EtcdStore:
     async def acquire_epoch(self, above: int = 0) -> int:
         """Acquire the leader lease, waiting while another server holds it; a leader raises its epoch."""
         async with self._errors_translated():
+            # A leader that only raises its epoch keeps its
+            # lease: releasing it would let a standby take over.
             if not (self.leader_lease.acquired.is_set() and above >= self.epoch):
                 taken_at = await self.leader_lease.acquire()
                 self._base = (await self._reader.read_state()).base
+                # `base` is read after the lease was acquired: only
+                # the leader changes it, so it is stable from here on.
                 self.epoch = taken_at + self._base
             if self.epoch <= above:
                 await self._raise_base(above + 1 - self.epoch)
@@ -113,10 +118,12 @@ class EtcdStore:
     async def read(self) -> Snapshot:
         async with self._errors_translated():
             while True:
-                with contextlib.suppress(Compacted):  # reading took longer than history is kept: repeat
+                # Reading took longer than history is kept: repeat it at a newer revision.
+                with contextlib.suppress(Compacted):
                     state = await self._reader.read_state()
                     stored = await self._reader.read(state)
                     self._large = stored.large
+                    # Here, and not in a timer: at this point it is known which pieces records refer to.
                     await self._delete_orphans(await self._find_orphans(state))
                     return stored.snapshot
 
@@ -136,18 +143,27 @@ class EtcdStore:
             await self._delete_orphans(await self._find_orphans(await self._reader.read_state()))
 
     async def commit(self, batch: Batch) -> int:
-        if batch.epoch <= 0:  # a creation revision of 0 means to etcd that the key is absent
+        # A creation revision of 0 means to etcd that the key is
+        # absent: epoch 0 would pass the fence when no server leads.
+        if batch.epoch <= 0:
             raise LostLeadership(f"epoch {batch.epoch} never led")
         async with self._errors_translated(), self._writing:
+            # Unique across leaders and retries: the mark alone
+            # tells after a lost answer whose commit was applied.
             mark = f"{batch.epoch}.{next(self._marks)}"
             packed = batches.pack_batch(self._keys, batch, mark, self._large)
+            # Ordering: pieces must be stored before a record
+            # names them. A crash in between leaves orphans only.
             await self._stage(batch.epoch, packed.pieces)
-            names = packed.freed[:_FREED_PER_COMMIT]  # the others are deleted as orphans by the next leader
+            # Bounded, since each is an operation of the transaction.
+            # The next leader deletes the others as orphans.
+            names = packed.freed[:_FREED_PER_COMMIT]
             freed = [layout.delete_prefix(self._keys.pieces_prefix(name)) for name in names]
             if batches.fits(packed.writes):
                 await self._finish(batch, mark, batches.operations(packed.writes) + freed)
             else:
                 await self._commit_large(batch, mark, packed.writes, freed)
+            # After the outcome is known: had the commit failed, the old pieces would still be in use.
             self._track_large(batch, packed)
             await self._compact_history(packed.writes)
             return batch.after + 1
@@ -182,6 +198,7 @@ class EtcdStore:
                 end = int(revision) + 1
             if end is not None and self.epoch:
                 drop = layout.delete_between(self._keys.events, self._keys.events_from(end))
+                # Fenced: only the leader may delete.
                 await self._client.write(pb.TxnRequest(compare=[self._leader_is(self.epoch)], success=[drop]))
 
     async def load_snapshot(self, snapshot: Snapshot, events: Iterable[EventRow]) -> None:
@@ -197,6 +214,7 @@ class EtcdStore:
             await self._stage(epoch, packed.pieces)
             writes = [*packed.writes, *batches.event_writes(self._keys, rows)]
             await self._commit_large(batch, mark, writes, [], revision=snapshot.revision)
+        # So that the server that is started after the restore need not wait for this lease to expire.
         await self.leader_lease.release()
 
     async def has_space(self) -> bool:
@@ -208,6 +226,7 @@ class EtcdStore:
         return (await self._client.status()).version
 
     async def close(self) -> None:
+        # The lease first, while the channel is open: a standby can then lead without waiting for its end.
         await self.leader_lease.release()
         await self._client.close()
 
@@ -238,10 +257,14 @@ class EtcdStore:
         give_up_at = asyncio.get_running_loop().time() + self._access.timeout_seconds
         while True:
             state = await self._try_transaction(request)
+            # `None`: applied. Our mark: an earlier try was applied although its answer was lost.
             if state is None or state.head.mark == mark:
                 return
+            # Another commit or leader came first. The request can no longer apply, so failing is safe.
             if not state.permits(batch):
                 raise state.conflict_error(batch)
+            # Only now: the comparison with `pending` is what made the
+            # transaction fail, and it may be repeated after this.
             if state.pending is not None:
                 await self._apply_pending(batch.epoch, state)
             elif asyncio.get_running_loop().time() > give_up_at:
@@ -251,9 +274,11 @@ class EtcdStore:
         """Send a transaction once. None: applied. Else the state: rejected, or the outcome is unknown."""
         try:
             answer = await self._client.write(request)
+        # Rejected by etcd, so it was certainly not applied: there is nothing to find out.
         except Exhausted:
             raise
         except Unavailable:
+            # Less than a full call, so that one more try fits into the time of the commit.
             return await self._reader.read_state(self._access.call_seconds * _STATE_READ_SHARE)
         return None if answer.succeeded else parse_state(answer)
 
@@ -267,6 +292,7 @@ class EtcdStore:
         request = pb.TxnRequest(
             compare=[self._leader_is(self.epoch)], success=[layout.put(self._keys.base, b"%d" % base)]
         )
+        # Durable before the new epoch is used: after a crash the next leader must not start below it.
         await self._write_idempotent(request, self.epoch)
         self.epoch, self._base = self.epoch + by, base
 
@@ -298,6 +324,7 @@ class EtcdStore:
         marker = batches.encode(Pending(mark, len(parts)))
         await self._finish(batch, mark, [layout.put(self._keys.pending, marker), *freed], revision)
         # Durable from here on. If putting it in place fails, or we crash, the next commit does that first.
+        # A failure here must not fail the commit: its callers would be told that a durable batch was lost.
         with contextlib.suppress(Transient):
             await self._put_in_place(batch.epoch, marker, mark, writes)
 
@@ -311,13 +338,16 @@ class EtcdStore:
 
     async def _put_in_place(self, epoch: int, marker: bytes, mark: str, writes: list[Write]) -> None:
         """Write the staged values. Idempotent: while `pending` exists no other commit can succeed."""
+        # Each write is fenced by both: a deposed leader or a late retry must not overwrite a later commit.
         compare = [self._leader_is(epoch), layout.equals(self._keys.pending, marker)]
         await self._write_all(compare, writes, epoch)
         last = [layout.delete(self._keys.pending), layout.delete_prefix(self._keys.staged_prefix(mark))]
+        # Last, in one transaction: as long as `pending` exists readers use the staged parts.
         await self._client.write(pb.TxnRequest(compare=compare, success=last))
 
     async def _write_all(self, compare: list[pb.Compare], writes: Iterable[Write], epoch: int) -> None:
         """Write in several parallel transactions, in any order: no key occurs twice."""
+        # Backpressure: etcd answers too many parallel requests with RESOURCE_EXHAUSTED.
         several = asyncio.Semaphore(_PARALLEL_WRITES)
 
         async def write(portion: list[Write]) -> None:
@@ -329,6 +359,8 @@ class EtcdStore:
             async with asyncio.TaskGroup() as tasks:
                 for portion in batches.split_writes(writes):
                     tasks.create_task(write(portion))
+        # The first error stands for all: a TaskGroup would
+        # raise a group, which no caller of a store expects.
         except* Transient as problems:
             problem = problems.exceptions[0]
         else:
@@ -338,8 +370,11 @@ class EtcdStore:
     async def _write_idempotent(self, request: pb.TxnRequest, epoch: int) -> None:
         try:
             answer = await self._client.write(request)
+        # Safe to repeat, whether or not the first was applied:
+        # it writes the same values under the same comparison.
         except Unavailable:
             answer = await self._client.write(request)
+        # The comparison may also fail because `pending` is gone already; only another leader is an error.
         if not answer.succeeded and (state := await self._reader.read_state()).leader != epoch:
             raise LostLeadership(f"epoch {epoch} is over, {state.epoch} was the last")
 
@@ -365,6 +400,7 @@ class EtcdStore:
     async def _delete_orphans(self, orphans: Iterable[bytes]) -> None:
         """Delete leftovers of earlier leaders. Those of our own epoch may belong to a commit under way."""
         for place in orphans:
+            # Race: a commit of our own epoch may be staging parts that no record refers to yet.
             if self.epoch and self._keys.staged_epoch(place) < self.epoch:
                 drop = layout.delete(place)
                 await self._client.write(pb.TxnRequest(compare=[self._leader_is(self.epoch)], success=[drop]))
@@ -376,6 +412,8 @@ class EtcdStore:
             self._written_bytes = 0
             with contextlib.suppress(Transient):
                 if self._compact_to:
+                    # Up to the previous mark, not to now: readers at the
+                    # current revision get one whole interval to finish.
                     await self._client.compact(self._compact_to)
                 self._compact_to = (await self._reader.read_state()).etcd_revision
 
@@ -385,6 +423,8 @@ class EtcdStore:
         try:
             yield
         except Exhausted as error:
+            # etcd reports both as RESOURCE_EXHAUSTED; deciding by
+            # the text of the error would break with its version.
             if await self._client.is_full():
                 raise StoreFull(f"etcd has used up its space: {error}") from error
             raise Unavailable(str(error)) from error

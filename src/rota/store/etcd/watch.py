@@ -53,9 +53,12 @@ class CommitWatch:
                     _check(response)
                     for at, written in _transactions(response.events):
                         steps = await self._parse_transaction(at, written)
+                        # Advanced before the yield: a resumed watch must not repeat a transaction. A
+                        # consumer that was cut off within one starts over from a snapshot.
                         self._etcd_revision = at
                         for step in steps:
                             yield step
+        # History has a gap: resuming would replay commits over a state that misses some.
         except (Compacted, StaleState):
             self._etcd_revision = 0
             raise
@@ -81,10 +84,13 @@ class CommitWatch:
 
     async def _change(self, at: int, written: WrittenKeys) -> CommitChange:
         revision = int(written[self._keys.revision] or 0)
+        # Invariant: commits are replayed without a gap. A restore or a lost watch event shows here.
         if revision != self._revision + 1:
             raise StaleState(f"revision {revision} came after {self._revision}: a commit is missing")
         marker = written.get(self._keys.pending)
+        # A large commit is durable when `pending` appears, before its records are in place.
         if marker is not None:
+            # At the revision of the event: the parts are deleted once they are in place.
             written |= dict(await self._reader.read_staged(batches.decode_pending(marker), at))
         change = CommitChange(
             revision,
@@ -93,6 +99,7 @@ class CommitWatch:
             [self._reader.record_key(place) for place in self._deleted(written)],
             _joined(value for place, value in written.items() if place.startswith(self._keys.events)),
         )
+        # Last: if reading pieces fails, the commit counts as not seen and is read again.
         self._revision = revision
         return change
 

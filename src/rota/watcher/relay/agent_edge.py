@@ -60,6 +60,7 @@ class AgentEdge(grpc.GenericRpcHandler):
         except* SessionOver:
             pass
         finally:
+            # Also after a failure: the leader would keep the session until the watcher's connection ends.
             self._uplink.close(session)
         if session.end is not None and session.end[0] is not grpc.StatusCode.OK:
             await context.abort(*session.end)
@@ -78,6 +79,8 @@ class AgentEdge(grpc.GenericRpcHandler):
 
     def _receive(self, session: RelayedSession, message: pb.FromNode) -> None:
         if message.wants_sign:
+            # What the leader has acknowledged, not what was received
+            # here: the agent must not take this watcher for the leader.
             alive = pb.Alive(echo=session.acknowledged_n)
             session.push(pb.ToNode(epoch=self._uplink.epoch, alive=alive).SerializeToString())
         if message.WhichOneof("word") != "beat":

@@ -113,12 +113,14 @@ class RelayedSession:
         self._wake.set()
 
     def finish(self, code: grpc.StatusCode, reason: str) -> None:
+        # The first end counts: it has the cause, later ones are consequences of it.
         self.end = self.end or (code, reason)
         self._wake.set()
 
     async def next_messages(self) -> list[bytes]:
         """The messages to send to the agent, in order; empty once the session has ended."""
         while not self._outgoing and self.end is None:
+            # Cleared before the wait and checked in the loop: a push in between is not lost.
             self._wake.clear()
             await self._wake.wait()
         messages, self._outgoing, self._outgoing_bytes = self._outgoing, [], 0
@@ -160,12 +162,15 @@ class Uplink:
         """Relay a new session. `origin` is the agent's address, for the leader's audit log of refusals."""
         if self.leader is None:
             raise LeaderUnreachable("this watcher is not connected to the leader")
+        # Numbers are never reused: a late message for an old session must not reach a new one.
         self._last_session += 1
         session = self._sessions[self._last_session] = RelayedSession(self._last_session)
         self._outgoing.open(session, certificate, hello, origin)
         return session
 
     def send(self, session: RelayedSession, message: pb.FromNode) -> None:
+        # Race: the connection may have been lost since; the
+        # agent's call ends then, and its next hello says it again.
         if session.number in self._sessions:
             self._outgoing.send(session, message)
 
@@ -206,7 +211,8 @@ class Uplink:
     async def _attach(self, address: str) -> bool:
         """Run one connection to its end; returns True if the server has answered. Raises NotAllowed."""
         broken: list[BaseException] = []
-        self._outgoing = _Outgoing()  # nothing of the last connection reaches another leader
+        # A new buffer for each connection: nothing of the last one may reach another leader.
+        self._outgoing = _Outgoing()
         keepalive = KeepaliveTimer()
         async with self._dial(address) as channel:
             stub = watcher_pb2_grpc.WatcherStub(channel)  # type: ignore[no-untyped-call]  # generated
@@ -221,9 +227,12 @@ class Uplink:
                 broken += errors.exceptions
                 log.warning("not attached", server=address, reason=_reason(broken[0]))
             finally:
+                # Read before it is cleared: the backoff starts over only if the server had answered.
                 was_attached = self.leader is not None
                 stream.cancel()
                 await self._set_attached(None, None)
+        # After the channel is closed: a refused watcher must
+        # not be retried, since its certificate will not change.
         for error in filter(_is_refused, broken):
             raise NotAllowed(
                 _reason(error), hint="get a line with `rota watcher token` and start with --join"
@@ -239,6 +248,8 @@ class Uplink:
         if leader is not None:
             log.info("attached", server=leader, epoch=self.epoch)
         self.leader, self.channel = leader, channel
+        # Sessions of the last connection are unknown to the
+        # new leader: their agents reconnect and say hello.
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             session.finish(_DETACHED_REASON, "this watcher has lost the leader")

@@ -102,11 +102,13 @@ class WatcherService(watcher_pb2_grpc.WatcherServicer):
     async def Attach(self, request_iterator: AsyncIterator[watcher_pb2.NodeBatch], context: Context) -> None:
         watcher = await self._authenticate(context)
         shown = forwarding.shown_certificate(context)
+        # Needed by a CA rotation, which must not end while a watcher depends on the old CA.
         await self._record_signer(watcher, self._authority.signer_of(shown))
         batches = aiter(request_iterator)
         try:
             async with asyncio.timeout(_FIRST_SECONDS):
                 first = await _next(batches)
+            # Fencing: a leader whose epoch is lower was deposed, and must not serve the watcher's nodes.
             if first.epoch_seen > self._epoch():
                 reason = f"the watcher has seen epoch {first.epoch_seen}, this server leads {self._epoch()}"
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
@@ -164,6 +166,7 @@ class WatcherService(watcher_pb2_grpc.WatcherServicer):
         self, watcher: str, shown: bytes, batches: AsyncIterator[watcher_pb2.NodeBatch]
     ) -> AsyncIterator[watcher_pb2.NodeBatch]:
         """The batches of a watcher, one a second or more. Raises WatcherDetached once it is removed."""
+        # Checked with each batch and not only at the attach: a removal must take effect within a second.
         async for batch in batches:
             if not self._may_watch(watcher):
                 raise WatcherDetached(f"watcher {watcher} was removed")
@@ -192,6 +195,7 @@ class WatcherService(watcher_pb2_grpc.WatcherServicer):
                 tasks.create_task(attached.send_loop(context, self._servers, self._authorities))
                 tasks.create_task(attached.keepalive.watch())
                 try:
+                    # Waits for a failure of one of the tasks; the group then cancels this wait.
                     await asyncio.Event().wait()
                 finally:
                     # Ordering: before the task group cancels the sessions. Each of them would report a
@@ -222,6 +226,8 @@ class RelayedOutbound:
         self.session = session
         self.node: NodeId | None = None  # once it is authenticated
         self._attached = attached
+        # Unbounded, because `deliver` must not block the
+        # stream of all other sessions; it has its own limit.
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def deliver(self, message: bytes | None) -> None:
@@ -289,7 +295,9 @@ class WatcherConnection:
         while True:
             self.keepalive.reset()
             self._receive_batch(batch, tasks)
-            self._received_n = batch.n  # acknowledged once it is applied
+            # Ordering: acknowledged once it is applied. An earlier
+            # echo would confirm messages that may still be lost.
+            self._received_n = batch.n
             batch = await _next(batches)
 
     def _receive_batch(self, batch: watcher_pb2.NodeBatch, tasks: asyncio.TaskGroup) -> None:
@@ -363,6 +371,8 @@ class WatcherConnection:
         await self._has_space.wait()
         self._outgoing.append(watcher_pb2.SessionWord(session=session, word=message))
         self._outgoing_bytes += len(message)
+        # One message may exceed the bound: it is checked after
+        # the append, so that large messages are not stuck.
         if self._outgoing_bytes > _AHEAD_BYTES:
             self._has_space.clear()
         self._wake.set()
@@ -377,6 +387,7 @@ class WatcherConnection:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WATCHER_TELL_MS / 1000):
                     await self._wake.wait()
+            # Before the batch is made: a message queued during the write sets the event again.
             self._wake.clear()
             batch = self._next_batch()
             if sent_servers != (current := servers()):
@@ -389,6 +400,7 @@ class WatcherConnection:
     def _next_batch(self) -> watcher_pb2.LeaderBatch:
         messages: list[watcher_pb2.SessionWord] = []
         size = 0
+        # At least one message, however large: otherwise it would block the queue forever.
         while self._outgoing and (not messages or size + len(self._outgoing[0].word) <= _BATCH_BYTES):
             messages.append(self._outgoing.popleft())
             size += len(messages[-1].word)

@@ -63,8 +63,12 @@ class ElectedLeadership:
                 try:
                     print_line(f"Rota server stands by: {await self._who_leads() or 'nobody'} leads")
                     async with following.running():
+                        # Inside `running`, so that the watch keeps
+                        # delivering while this server waits for the lease.
                         await self._become_leader(engine, following)
                     # The watch may not have delivered the last tokens and CA that the previous leader stored.
+                    # Ordering: tokens and CA are adopted after the lease
+                    # was acquired, when no other server can change them.
                     await adopt_vault(self.store, self._directory)
                     await self.follow_authority(authority)
                     authority.publish_by(ring_publisher(self.store, asyncio.get_running_loop()))
@@ -72,10 +76,12 @@ class ElectedLeadership:
                 except* (Unavailable, StoreFull) as reasons:
                     print_line(f"Rota server stands by: {first_of(reasons)}")
                 await asyncio.sleep(_RETRY_SECONDS)
+        # The hooks belong to the API of the standby, which is closed; those of the leader are added later.
         engine.remove_commit_hooks()
 
     async def _become_leader(self, engine: Engine, following: Following) -> None:
         if self._config.never_lead:
+            # Never campaigns, and keeps serving as a standby until it is stopped.
             await asyncio.Event().wait()
         await engine.lead(following.caught_up)
 
@@ -118,13 +124,17 @@ async def elected(config: ServerConfig, directory: Path) -> AsyncIterator[Electe
             await adopt_authority(store, directory)
             await store.members.register(config.http_server.addr, record)
         leadership = ElectedLeadership(store, config, directory)
+        # One TaskGroup for the lease and the work: LostLeadership
+        # in the renewal cancels everything at once.
         async with asyncio.TaskGroup() as tasks:
             renewing = tasks.create_task(hold_lease(store.leader_lease, leadership.lease_timing))
             refreshing = tasks.create_task(leadership.refresh_servers())
             yield leadership
+            # After the block: the lease is renewed until the server has stopped serving.
             renewing.cancel()
             refreshing.cancel()
     finally:
+        # Shielded, because it revokes the lease: without that a standby would wait for the whole TTL.
         await shielded(store.close())
 
 
@@ -140,6 +150,7 @@ def _server_record(config: ServerConfig) -> bytes:
 
 async def hold_lease(lease: LeaderLease, timing: LeaseTiming) -> None:
     """Renew the lease once it is acquired. Raises LostLeadership when it may have expired."""
+    # Before that there is nothing to renew, and a standby must not be ended by a fence.
     await lease.acquired.wait()
     tried_at_ms = lease.renewed_at_ms
     while True:
@@ -150,6 +161,8 @@ async def hold_lease(lease: LeaderLease, timing: LeaseTiming) -> None:
                     f"the lease could not be renewed for {timing.fence_ms} ms: another may lead"
                 )
             case LeaseAction.RENEW:
+                # Also when the renewal fails: the retry interval
+                # counts from here, so a dead etcd is not flooded.
                 tried_at_ms = boot_ms()
                 # A failed renewal is retried by the next step, until the fence is reached.
                 with contextlib.suppress(Unavailable, TimeoutError):

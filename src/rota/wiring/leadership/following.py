@@ -73,6 +73,7 @@ class Following:
         return max(0, boot_ms() - self._confirmed_at_ms) if self._confirmed_at_ms else None
 
     async def wait_for_revision(self, revision: int) -> None:
+        # Before the lock: most reads ask for a revision that was replayed long ago.
         if self._engine.revision >= revision:
             return
         async with self._changed:
@@ -97,6 +98,7 @@ class Following:
         # Waits for a step in progress: nothing may be replayed once the engine starts to lead.
         async with self._applying:
             self._is_over = True
+        # Compared after the lock: a step that was in progress may have been applied meanwhile.
         return self._engine.revision == last
 
     # ---- the watch
@@ -104,6 +106,8 @@ class Following:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         if self._is_over:
+            # The last campaign ended after `caught_up` had stopped
+            # the replay, so the watch may have skipped steps.
             self._is_over = False
             self._restart()
         async with asyncio.TaskGroup() as tasks:
@@ -117,6 +121,8 @@ class Following:
     async def _follow(self) -> None:
         while True:
             try:
+                # Not a fixed timeout: an idle cluster has no commits.
+                # `_reaches` expires it when commits are missing.
                 async with asyncio.timeout(None) as self._watch:
                     await self._listen()
             except (TimeoutError, Unavailable, StoreFull) as error:
@@ -132,7 +138,10 @@ class Following:
         async with contextlib.aclosing(self._commits.steps()) as steps:
             async for step in steps:
                 async with self._applying:
+                    # Race: the engine may have started to lead while this step waited for the lock.
                     if not self._is_over:
+                        # Cleared first: a cancellation within `_apply` leaves
+                        # it False, and the watch starts over from a snapshot.
                         self._is_whole = False
                         await self._apply(step)
                         self._is_whole = True
@@ -148,6 +157,7 @@ class Following:
     async def _apply(self, step: WatchStep) -> None:
         match step:
             case Snapshot():
+                # Tokens and CA first: the standby serves requests as soon as its mirror is filled.
                 await adopt_vault(self._store, self._directory)
                 await follow_authority(self._store, self._authority)
                 await self._engine.follow(step)
@@ -166,6 +176,7 @@ class Following:
             with contextlib.suppress(Unavailable, StoreFull):
                 state = await self._store.read_state()
                 await self._see_leader(state.server_record, state.epoch)
+                # A confirmed age counts only if the mirror has the revision that the quorum read named.
                 if self._is_read.is_set() and await self._reaches(state.revision):
                     self._confirmed_at_ms = asked_at_ms
             await asyncio.sleep(_CONFIRM_SECONDS)
@@ -183,6 +194,8 @@ class Following:
                 await self.wait_for_revision(revision)
         except TimeoutError:
             if self._watch is not None:
+                # A watch can hang without an error, as on an etcd
+                # member that lost its quorum: end it, and read again.
                 self._watch.reschedule(asyncio.get_running_loop().time())
             return False
         return True

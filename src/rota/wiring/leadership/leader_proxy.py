@@ -31,6 +31,7 @@ _OPTIONS = [
     ("grpc.max_send_message_length", 64 * 1024 * 1024),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # The proxy cannot know whether a call may be repeated; the client does, and gets UNAVAILABLE.
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
 ]
@@ -92,6 +93,7 @@ class LeaderChannel:
                 leader, channel = await self._connected()
         except TimeoutError:
             raise LeaderNotReached(f"this server stands by, and {self.leader() or 'nobody'} leads") from None
+        # Counted before the yield: a channel that is replaced meanwhile stays open for this call.
         self._calls[channel] = self._calls.get(channel, 0) + 1
         try:
             yield leader, channel
@@ -112,6 +114,8 @@ class LeaderChannel:
                 return leader, channel
             async with asyncio.TaskGroup() as tasks:
                 ready = tasks.create_task(channel.channel_ready())
+                # The leader may change while the connection is tried;
+                # waiting for a dead one would use up the caller's deadline.
                 other = tasks.create_task(self.changed(leader))
                 await asyncio.wait((ready, other), return_when=asyncio.FIRST_COMPLETED)
                 is_ready = ready.done()
@@ -123,6 +127,7 @@ class LeaderChannel:
     async def _channel_to(self, leader: str) -> grpc.aio.Channel:
         pair = self._pair()
         if self._channel is None or self._made_for != (leader, pair):
+            # Before the await below: a concurrent call must find the new channel and not make another one.
             before, self._made_for = self._channel, (leader, pair)
             self._channel = channel_to(leader, pair)
             # A channel with calls on it is closed by the last of them, which still counts itself off.
@@ -175,6 +180,7 @@ class LeaderProxy(grpc.GenericRpcHandler):
         if not self._admit(service, str(metadata.get("authorization", ""))):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "off loopback this needs a token")
         try:
+            # Two standbys that each take the other for the leader would forward a call in a circle.
             if forwarding.FORWARDED in metadata:
                 raise LeaderNotReached("this server stands by: a forwarded call is not forwarded again")
             async with self._channel.reached(_timeout_seconds(context)) as (leader, channel):
@@ -193,7 +199,10 @@ class LeaderProxy(grpc.GenericRpcHandler):
                     tasks.create_task(self._channel.changed(leader)),
                     tasks.create_task(self._closing.wait()),
                 ]
+                # The call also ends when the leader changes: the old
+                # leader could hold it open without ever answering.
                 await asyncio.wait((answering, *ending), return_when=asyncio.FIRST_COMPLETED)
+                # Read before the tasks are cancelled, which makes all of them done.
                 is_answered = answering.done()
                 for task in (sending, answering, *ending):
                     task.cancel()
@@ -209,9 +218,8 @@ class LeaderProxy(grpc.GenericRpcHandler):
         if code is grpc.StatusCode.OK:
             context.set_trailing_metadata(trailing)
             return
-        if (
-            code in _BROKEN and not trailing
-        ):  # a server's own status has metadata: this is a broken connection
+        # A server's own status has metadata: without it the connection is broken, and the outcome unknown.
+        if code in _BROKEN and not trailing:
             await self._abort(context, "the leader was lost during the call: repeat it")
         await context.abort(code, await call.details() or "", trailing)
 

@@ -60,6 +60,8 @@ class SoleLeadership:
         self, engine: Engine, authority: CertificateAuthority, settings: SchedulerSettings
     ) -> None:
         del authority, settings
+        # There is no other server, but an epoch is acquired
+        # all the same: commits and nodes are fenced by it.
         await engine.lead()
 
     def lease_valid(self) -> bool:

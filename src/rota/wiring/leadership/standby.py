@@ -73,6 +73,8 @@ class Standby:
             try:
                 yield
             finally:
+                # Ordering: first stop what uses the ports, then close
+                # them; the leader that follows binds the same ones.
                 renewing.cancel()
                 tunneling.cancel()
                 await shielded(forwarding.close())

@@ -42,6 +42,7 @@ class Tunnel:
                 await self._changed(None)
                 continue
             try:
+                # One group per leader: when it ends, every connection to the old leader ends with it.
                 async with asyncio.TaskGroup() as connections:
                     await self._serve(leader, connections)
             except* OSError as errors:
@@ -61,12 +62,14 @@ class Tunnel:
             await self._changed(leader)
         finally:
             listening.close()
+            # Only after the listener is closed: no new connection can be accepted for the old leader.
             for task in list(open_now):
                 task.cancel()
 
 
 async def _forward(leader: str, agent_reads: asyncio.StreamReader, agent: asyncio.StreamWriter) -> None:
     with contextlib.ExitStack() as ending:
+        # Abort, not close: an agent must notice at once that it has to connect to another server.
         ending.callback(agent.transport.abort)
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
@@ -83,5 +86,6 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     """Raises ConnectionResetError at the end of the stream, so that the other direction ends as well."""
     while data := await reader.read(_CHUNK_BYTES):
         writer.write(data)
+        # Backpressure: the copy reads no faster than the other side writes, so a slow peer costs no memory.
         await writer.drain()
     raise ConnectionResetError("the connection has ended")

@@ -110,6 +110,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._closed()
 
     def data_received(self, data: bytes) -> None:
+        # Ordering: bytes behind a request in progress wait, or responses could be sent in the wrong order.
         if self._phase is ConnectionPhase.ANSWER or self._pipelined:
             self._buffer_pipelined(data)
             return
@@ -123,6 +124,7 @@ class BoundedHttp(HttpToolsProtocol):
             after = self._feed(piece)
             if after is None or self.transport.is_closing():
                 return
+            # The parser must not begin the next request before this one is answered.
             if after is ConnectionPhase.ANSWER and start < size:
                 self._buffer_pipelined(data[start:])
                 break
@@ -131,6 +133,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        # Slow readers that are not authenticated are bounded in time; each holds a response in memory.
         if self._phase is ConnectionPhase.ANSWER and not self._is_known:
             self._expect(self._timeouts.idle_seconds)
 
@@ -162,6 +165,7 @@ class BoundedHttp(HttpToolsProtocol):
                 self._refuse(431, f"the head is longer than {HEAD_BYTES_MAX} bytes")
                 return None
         else:
+            # Counted separately from the body: chunk extensions cost the parser work and carry no data.
             self._chunk_bytes += len(piece)
             if self._body_left is not None:
                 self._body_left -= len(piece)
@@ -249,6 +253,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._phase = ConnectionPhase.IDLE
         self._expect(self._timeouts.idle_seconds)
         if self._pipelined:
+            # Not directly: parsing here would recurse once for each pipelined request.
             self.loop.call_soon(self._parse_pipelined)
 
     # ---- deadlines
@@ -266,6 +271,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _expect(self, seconds: float) -> None:
         self._deadline = self.loop.time() + seconds
+        # A timer that fires early only checks again, so it is replaced only if it would fire too late.
         if self._timer is not None and self._timer.when() > self._deadline:
             self._timer.cancel()
             self._timer = None

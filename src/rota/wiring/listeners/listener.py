@@ -26,6 +26,8 @@ class ConnectionCounter:
     """Counts open connections, in total and by address."""
 
     def __init__(self, total_max: int, per_address_max: int) -> None:
+        # The rest of the descriptors is for agents, the store and
+        # files: refusing clients is better than failing there.
         self._total_max = min(total_max, descriptors() // DESCRIPTORS_SHARE)
         self._per_address_max = per_address_max
         self._count = 0
@@ -41,6 +43,7 @@ class ConnectionCounter:
 
     def add(self, address: str) -> Callable[[], None]:
         """Count a connection; returns the function that releases it, which may be called more than once."""
+        # Idempotent, because both the failed handshake and the lost connection may release it.
         is_counted = True
         self._count += 1
         self._by_address[address] = self._by_address.get(address, 0) + 1
@@ -89,6 +92,7 @@ class Listener:
         """Stop accepting, and cancel connections in their TLS handshake; may be called twice."""
         if self._resuming is not None:
             self._resuming.cancel()
+        # A closed socket has no descriptor, and removing its reader would raise.
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
         for task in self._opening:
@@ -117,6 +121,8 @@ class Listener:
         connected.setblocking(False)
         if (why := self._counter.why_refused(address)) is not None:
             self._refusals.add(address, why)
+            # Over TLS no response can be sent before the
+            # handshake, which is the cost that is to be avoided.
             _refuse(connected, is_plain=self._tls is None)
             return
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -140,6 +146,7 @@ class Listener:
             release()
             connected.close()
             self._refusals.add(address, "the TLS handshake failed")
+        # Cancellation included: otherwise the count would never go down and the listener would fill up.
         except BaseException:
             release()
             connected.close()

@@ -61,13 +61,16 @@ class GrpcLimits:
     @property
     def options(self) -> list[tuple[str, int]]:
         return [
-            ("grpc.so_reuseport", 0),  # else a second server could share the port unnoticed
+            # Otherwise a second server could share the port
+            # unnoticed, and each would get part of the connections.
+            ("grpc.so_reuseport", 0),
             ("grpc.keepalive_time_ms", 10_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.max_receive_message_length", self.message_bytes),
             ("grpc.max_send_message_length", 64 * 1024 * 1024),
-            ("grpc.max_allowed_incoming_connections", self.connections),  # counted before their handshake
+            # Counted by gRPC before the TLS handshake: that is where a flood of connections costs most.
+            ("grpc.max_allowed_incoming_connections", self.connections),
             ("grpc.max_concurrent_streams", self.streams),
             ("grpc.server_handshake_timeout_ms", round(self.handshake_seconds * 1000)),
             ("grpc.max_connection_idle_ms", round(self.idle_seconds * 1000)),
@@ -122,6 +125,8 @@ class ForwardedCalls(grpc.aio.ServerInterceptor):
     def _for_servers(self, behavior: Any) -> Any:
         async def checked(request: Any, context: Any) -> Any:
             shown = forwarding.shown_certificate(context)
+            # Checked per call: TLS accepted the certificate when the
+            # connection was opened, perhaps before the CA was retired.
             if not certificates.is_server(shown) or self._is_retired(shown):
                 code, reason = grpc.StatusCode.PERMISSION_DENIED, "this port is for agents and servers"
                 self._refused.record(context, "call as a server", code, reason)
@@ -162,9 +167,8 @@ def open_watcher_port(server: grpc.aio.Server, addr: str, serving: ServingPair) 
 def bind_http(addr: str) -> socket.socket:
     host, port = host_of(addr), int(addr.rpartition(":")[2])
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(
-        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    )  # asyncio sets TCP_NODELAY for IPPROTO_TCP only
+    # asyncio sets TCP_NODELAY for IPPROTO_TCP only.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
