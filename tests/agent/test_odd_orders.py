@@ -41,7 +41,7 @@ class Ordering(FakeService):
         async for received in messages:
             for one in wire.reports_from_wire(list(received.report.jobs)):
                 for claim in one.reports:
-                    self.reports.put_nowait((one.job, ReportedState(claim.said), claim.reason))
+                    self.reports.put_nowait((one.job, ReportedState(claim.state), claim.reason))
 
     async def report_of(self, job: str, *said: ReportedState) -> str | None:
         """The reason of the first report of a job with one of these states."""

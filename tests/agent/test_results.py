@@ -138,7 +138,7 @@ async def test_a_refused_or_late_result_ends_the_attempt_without_one(
             agent.reporter.defer_ends([JobReports(ONE, [ENDED])])
             ((_, (claim,)),) = await agent.noted.get()
 
-    assert (claim.said, claim.exit_code) == (ReportedState.EXITED, 3)
+    assert (claim.state, claim.exit_code) == (ReportedState.EXITED, 3)
     assert claim.reason is not None
     assert claim.reason.startswith("its result was not reported: ")
     assert claim.reason.endswith("because")

@@ -88,7 +88,7 @@ class Cloud:
                 stage_provider.fail(self.stage, machine.name, "it is dead")
             elif machine.place is None:
                 stage_provider.ask(self.stage, machine.name)
-            elif machine.comes and self.makes and now_ms - machine.asked_ms >= self._delay_ms:
+            elif machine.is_being_created and self.makes and now_ms - machine.asked_ms >= self._delay_ms:
                 stage_provider.provide(self.stage, StageMachine(machine.name, {"cpu": 2000}, self._labels))
 
     def notice(self, machine: str, within_ms: int, *, over: bool = False) -> None:

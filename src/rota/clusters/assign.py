@@ -103,9 +103,13 @@ class Assigner:
         if cluster == NO_CLUSTER:
             capable = self._capable_clusters(view, spec)
             return _any_takes_jobs(view, capable) or not any(
-                view.clusters[name].is_to_come for name in capable
+                view.clusters[name].may_take_jobs_later for name in capable
             )
-        if known is None or not (known.takes_jobs or known.is_to_come) or _is_bound(view, spec, cluster):
+        if (
+            known is None
+            or not (known.takes_jobs or known.may_take_jobs_later)
+            or _is_bound(view, spec, cluster)
+        ):
             return False
         if self._can_serve(view, spec, cluster):
             return False
@@ -114,10 +118,10 @@ class Assigner:
     def _vacate(self, view: View, name: str, now: Instant) -> Plan:
         """Move the jobs of a cluster that accepts none; if it has failed, cancel those that may not move."""
         cluster = view.clusters.get(name)
-        if cluster is None or cluster.takes_jobs or cluster.is_to_come:
+        if cluster is None or cluster.takes_jobs or cluster.may_take_jobs_later:
             return NO_CHANGE
         leaving = self._jobs_to_move(view, cluster)
-        plans = [self._assign(view, job, f"cluster {name} {cluster.standing}") for job in leaving]
+        plans = [self._assign(view, job, f"cluster {name} {cluster.state_text}") for job in leaving]
         moved = [plan for plan in plans if plan is not None and plan.puts]
         canceled = _cancel_jobs(view, cluster, REASSIGN_STEP_MAX - len(moved))
         why = _describe_vacated(cluster, len(moved), len(canceled.puts))
@@ -172,18 +176,20 @@ class Assigner:
             others = f"of {_join_names(ready)}, which can serve it, {best} suits it best"
             chosen = others if len(ready) > 1 else f"only {best} can serve it"
             return _assign_to(job, best, head + chosen + used)
-        if any(view.clusters[name].is_to_come for name in capable):
+        if any(view.clusters[name].may_take_jobs_later for name in capable):
             return None
         home = spec.cluster or DEFAULT
         plan = _assign_to(job, home, f"{head}it waits there for a cluster that can serve it")
         if plan is NO_CHANGE:
             return plan
-        closed = [f"cluster {name}, which could, {view.clusters[name].standing}" for name in capable]
+        closed = [f"cluster {name}, which could, {view.clusters[name].state_text}" for name in capable]
         reason = ", ".join(closed[:3]) or self._why_unserved(view, spec)
         return plan.but(events=(_unserved_event(spec, reason, home), *plan.events))
 
     def _wait_for_cluster(self, view: View, spec: JobSpec) -> Plan:
-        coming = [name for name in self._capable_clusters(view, spec) if view.clusters[name].is_to_come]
+        coming = [
+            name for name in self._capable_clusters(view, spec) if view.clusters[name].may_take_jobs_later
+        ]
         names = _join_names(coming)
         why = f"job {spec.id} waits for a cluster: none that can serve it is ready, {names} to come"
         return Plan(events=(EventRecord("job.unassigned", why, job=spec.id),), why=why)
@@ -300,7 +306,9 @@ def _describe_vacated(cluster: ClusterRecord, moved: int, canceled: int) -> str:
     """Text on moved and canceled jobs; empty if there are none."""
     moves = [f"{moved} {'job moves' if moved == 1 else 'jobs move'} to others"] if moved else []
     ends = [f"{canceled} {'job is' if canceled == 1 else 'jobs are'} canceled"] if canceled else []
-    return f"{' and '.join(moves + ends)}: cluster {cluster.name} {cluster.standing}" if moves + ends else ""
+    return (
+        f"{' and '.join(moves + ends)}: cluster {cluster.name} {cluster.state_text}" if moves + ends else ""
+    )
 
 
 def _has_ended(entry: JobView) -> bool:

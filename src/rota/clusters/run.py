@@ -135,7 +135,7 @@ class MachineProvisioner:
             # A race: it may have joined, been removed or changed its state while the call waited.
             if machine is None or machine.state is not due.machine.state:
                 return
-            await (self._calls.remove if machine.goes else self._calls.create)(machine, intent)
+            await (self._calls.remove if machine.is_being_removed else self._calls.create)(machine, intent)
         if _list_key(intent) not in self._failures:
             self._not_before.pop(_list_key(intent), None)  # list soon, to verify the result
 

@@ -32,7 +32,7 @@ class RemoteAttemptTracker:
         """The reports that are not sent yet, to be sent in message n."""
         names, self._unsent = list(self._unsent), {}
         self.changed.clear()
-        ended = [name for name in names if self._reports[name].said >= REPORTED_FIRST_END]
+        ended = [name for name in names if self._reports[name].state >= REPORTED_FIRST_END]
         if ended:
             self._sent[n] = ended
         jobs: dict[JobId, JobReports] = {}

@@ -80,7 +80,7 @@ class StageMachine:
             (job, AttemptReport(index, held.attempt, held.said, version=held.version))
             for (job, index), held in self.held.items()
         ]
-        ends = [(job, report) for job, report in unreported if report.said >= ReportedState.EXITED]
+        ends = [(job, report) for job, report in unreported if report.state >= ReportedState.EXITED]
         return Hello(
             machine_id=f"machine-{self.name}",
             boot_id=f"boot-{self.boot}",

@@ -61,7 +61,7 @@ class DispatchState:
         self.sent_templates: dict[JobId, int] = {}  # version sent; covers at least every job on the node
         for job_reports in inventory:
             for report in job_reports.reports:
-                if report.said < REPORTED_FIRST_END:
+                if report.state < REPORTED_FIRST_END:
                     self._live[job_reports.job, report.index, report.attempt] = None
 
     def on_reports(self, reports: list[JobReports]) -> None:
@@ -158,7 +158,7 @@ def ended(reports: list[JobReports]) -> list[Name]:
         (job_reports.job, report.index, report.attempt)
         for job_reports in reports
         for report in job_reports.reports
-        if report.said >= REPORTED_FIRST_END
+        if report.state >= REPORTED_FIRST_END
     ]
 
 

@@ -99,7 +99,7 @@ class MachineChecks:
     def _check_call(self, verb: str, about: str) -> None:
         now_ms, calls = self._world.now_ms, self._calls
         machine = self._known.get(f"machine/{about}")
-        if verb == "create" and not self._known[f"cluster/{self._intent.name}"].gave(about):
+        if verb == "create" and not self._known[f"cluster/{self._intent.name}"].has_requested(about):
             raise InvariantBroken(f"machine {about} was created and is not on disk")
         if verb == "remove" and machine is not None and machine.state is not MachineState.LEAVING:
             raise InvariantBroken(f"machine {about} is {machine.state}, and its provider is asked to end it")
