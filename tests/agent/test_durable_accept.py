@@ -14,7 +14,7 @@ from rota.model.messages import (
     task_template,
 )
 from rota.model.shape import RunMode
-from rota.testing.builders import claims, job_spec
+from rota.testing.builders import job_reports, job_spec
 
 ONE = JobId("1")
 WELL = HostFacts(frozenset(), leaving=False)
@@ -77,7 +77,7 @@ def test_the_shortest_lease_counts_also_after_a_restart_of_the_agent() -> None:
     tracker = AttemptTracker()
     assert tracker.lease_ms is None
 
-    tracker.replace_all([claims(1, ReportedState.RUNNING, (0, 1))], {ONE: 20_000, JobId("2"): 3_000})
+    tracker.replace_all([job_reports(1, ReportedState.RUNNING, (0, 1))], {ONE: 20_000, JobId("2"): 3_000})
     assert tracker.lease_ms == 20_000
 
 

@@ -64,7 +64,7 @@ class Cloud:
         while any(machine.held for machine in self.stage.machines.values()):
             for machine in self.stage.machines.values():
                 for task, held in list(machine.held.items()):
-                    if held.said is ReportedState.RUNNING:
+                    if held.state is ReportedState.RUNNING:
                         machine.end(task, 0, 1000)
             self.stage.run_to_quiescence()
 
@@ -81,7 +81,7 @@ class Cloud:
                 stage_provider.keep(self.stage, machine.name, "it is dead")
             elif machine.state is MachineState.LEAVING:
                 there = self.stage.machines.get(machine.name)
-                heard = there is not None and there.told is not None
+                heard = there is not None and there.dispatch is not None
                 assert not (heard and there and there.held), "tasks run on a machine that is removed"
                 stage_provider.remove(self.stage, machine.name)
             elif self.dead:

@@ -28,7 +28,7 @@ def says(cluster: Stage, *claims: AttemptReport) -> None:
     machine = cluster.machines["a"]
     for claim in claims:
         machine.held.pop((ONE, claim.index))
-        machine.unsaid.append((ONE, claim))
+        machine.unreported.append((ONE, claim))
     cluster.run_to_quiescence()
 
 

@@ -99,7 +99,7 @@ class Machines:
             entry = f"{self._addresses[other]} lladdr {_NOWHERE} dev e0 nud permanent"
             _run([*self._inside(machine), "ip", "neigh", "replace", *entry.split()])
 
-    def mend(self, machine: str, *others: str) -> None:
+    def heal(self, machine: str, *others: str) -> None:
         for other in others:
             _run([*self._inside(machine), "ip", "neigh", "del", self._addresses[other], "dev", "e0"])
 

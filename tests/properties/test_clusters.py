@@ -55,7 +55,7 @@ class Wild:
     def work(self) -> None:
         for machine in list(self.stage.machines.values()):
             for task, held in list(machine.held.items()):
-                if held.said is ReportedState.RUNNING and self.luck.random() < 0.2:
+                if held.state is ReportedState.RUNNING and self.luck.random() < 0.2:
                     machine.end(task, 0, 1000)
 
     def provide(self) -> None:
@@ -84,7 +84,9 @@ class Wild:
 
     def remove(self, name: str, roll: float) -> None:
         there = self.stage.machines.get(name)
-        assert there is None or there.told is None or not there.held, f"tasks run on {name}, which is removed"
+        assert there is None or there.dispatch is None or not there.held, (
+            f"tasks run on {name}, which is removed"
+        )
         if roll < 0.3:
             return  # it fails, and is asked again
         self.ended.add(name)

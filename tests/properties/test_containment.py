@@ -136,20 +136,20 @@ class Cluster(Stage):
 
     def _report(self, machine: StageMachine) -> bool:
         """Reports that could not be stored are sent again."""
-        unsaid = list(machine.unsaid)
+        unsaid = list(machine.unreported)
         try:
             return super()._report(machine)
         except RotaError:
-            machine.unsaid = unsaid
+            machine.unreported = unsaid
             return False
 
     def _order(self, machine: StageMachine) -> None:
         """Orders that cannot be computed cost a node its connection."""
         try:
-            if machine.told is not None:
+            if machine.dispatch is not None:
                 super()._order(machine)
         except Injected:
-            machine.told = None
+            machine.dispatch = None
 
     def try_to(self, act: Callable[[], object]) -> None:
         """Run a user's command or a node's call, which may be refused."""
@@ -159,9 +159,9 @@ class Cluster(Stage):
     def pass_time(self) -> None:
         """One second passes: running tasks end, and disconnected nodes reconnect."""
         for machine in self.machines.values():
-            if machine.told is None:
+            if machine.dispatch is None:
                 self.try_to(lambda machine=machine: self.call(machine))  # type: ignore[misc]
-            for task in [task for task, held in machine.held.items() if held.said.name == "RUNNING"]:
+            for task in [task for task, held in machine.held.items() if held.state.name == "RUNNING"]:
                 machine.end(task, 0, 1000)
         self.wait(1000)
 

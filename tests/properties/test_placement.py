@@ -132,7 +132,7 @@ steps = st.lists(seats | one_change, min_size=15, max_size=40)  # short historie
 # ---- the cluster, as scheduler and oracle see it
 
 
-class World:
+class PlacementTrial:
     """The scheduler and the oracle, given the same input."""
 
     def __init__(self, jobs: list[Mapping[str, Any]]) -> None:
@@ -140,8 +140,8 @@ class World:
         self.oracle = Oracle(INTERFERENCE)
         self.unsubmitted = [self.spec(number, fields) for number, fields in enumerate(jobs, 1)]
         self.specs = list(self.unsubmitted)
-        self.seating = Placer(self.mirror, Plugins(interference=INTERFERENCE))
-        self.oracle.demand = lambda: self.seating.rows.gpus._demand
+        self.placer = Placer(self.mirror, Plugins(interference=INTERFERENCE))
+        self.oracle.demand = lambda: self.placer.rows.gpus._demand
         self.begun: dict[JobId, list[Live]] = {}  # assignments of each job in this round
         self.placed: list[tuple[Live, int]] = []  # written, with the task's index
 
@@ -170,12 +170,12 @@ class World:
             self.unsubmitted.remove(spec)
             add_job(self.mirror, spec)
             self.mirror.apply(Counters(jobs=max(int(job) for job in self.mirror.jobs)))
-            self.seating.start_round(self.mirror)
+            self.placer.start_round(self.mirror)
         if spec.id in self.begun:
             self.end_round()
         known = len(self.oracle.live)
         expected = self.oracle.seat(spec, wanted)
-        seated = self.seating.place(self.mirror.jobs[spec.id], wanted)
+        seated = self.placer.place(self.mirror.jobs[spec.id], wanted)
         self.begun[spec.id] = self.oracle.live[known:]
 
         assert [Place(seat.slot, seat.devices) for seat in seated.assigned] == expected
@@ -185,7 +185,7 @@ class World:
         for live in self.begun.get(spec.id, [])[-count:][::-1]:
             self.begun[spec.id].remove(live)
             self.drop(live)
-            self.seating.release(self.mirror.jobs[spec.id], [Assignment(live.slot, live.devices)])
+            self.placer.release(self.mirror.jobs[spec.id], [Assignment(live.slot, live.devices)])
 
     def end_round(self) -> None:
         """Apply the placements and start the next round."""
@@ -204,7 +204,7 @@ class World:
         for live in self.oracle.live:
             live.fresh = False
         self.begun.clear()
-        self.seating.start_round(self.mirror)
+        self.placer.start_round(self.mirror)
 
     def release(self, at: int, count: int) -> None:
         """End some placed tasks."""
@@ -216,7 +216,7 @@ class World:
             block, position = divmod(index, BLOCK_TASKS)
             before = entry.statuses.get(block) or StatusBlock.new(live.spec.id, block, BLOCK_TASKS)
             self.mirror.apply(records.reported(before, [position], AttemptState.SUCCEEDED))
-        self.seating.start_round(self.mirror)
+        self.placer.start_round(self.mirror)
 
     def drop(self, live: Live) -> None:
         self.oracle.live = [one for one in self.oracle.live if one is not live]
@@ -243,7 +243,7 @@ class World:
                 self.mirror.apply(msgspec.structs.replace(before, capacity=step.value))
             case _:
                 self.measure(slot, step.second, step.value)
-        self.seating.start_round(self.mirror)
+        self.placer.start_round(self.mirror)
 
     def measure(self, slot: int, cpu_milli: int, memory_free: int | None) -> None:
         machine = self.oracle.machines[slot]
@@ -267,7 +267,7 @@ class World:
             case "join":
                 self.end_round()
                 self.join(step.value)
-                self.seating.start_round(self.mirror)
+                self.placer.start_round(self.mirror)
             case _:
                 self.change(step.first % len(self.oracle.machines), step)
 
@@ -276,11 +276,11 @@ def _copied(machine: Machine, labels: Mapping[str, str]) -> Machine:
     return Machine(machine.capacity, labels, machine.taints)
 
 
-def play(nodes: list[Machine], jobs: list[Mapping[str, Any]], happens: list[Step]) -> World:
-    world = World(jobs)
+def play(nodes: list[Machine], jobs: list[Mapping[str, Any]], happens: list[Step]) -> PlacementTrial:
+    world = PlacementTrial(jobs)
     for machine in nodes:
         world.join(machine)
-    world.seating.start_round(world.mirror)
+    world.placer.start_round(world.mirror)
     for step in happens:
         world.take(step)
     return world

@@ -74,8 +74,8 @@ class Life:
                 self.starts.append((job, now_ms))
                 heapq.heappush(self.events, (now_ms + one.runs_ms, "end", number, index))
 
-    def promise(self, view: Any, seating: Any, job: Any, wanted: int, now: Any) -> BackfillReservation | None:
-        made = backfill.find_reservation(view, seating, job, wanted, now)
+    def promise(self, view: Any, placer: Any, job: Any, wanted: int, now: Any) -> BackfillReservation | None:
+        made = backfill.find_reservation(view, placer, job, wanted, now)
         if made is not None and made.at_ms < NEVER_MS:
             self.promises.append(Kept(job.spec.id, now.ms, made.at_ms - WALL_MS))
         return made

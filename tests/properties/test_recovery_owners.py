@@ -85,7 +85,7 @@ class Story:
     def do_back(self, name: str) -> None:
         machine = self.stage.machines[name]
         machine.refuses = None
-        if machine.told is None:
+        if machine.dispatch is None:
             self.stage.call(machine)
         elif machine.silent:
             self.stage.speak(machine)
@@ -114,7 +114,7 @@ class Story:
     def do_end(self, task: tuple[int, int], code: int) -> None:
         name = (JobId(str(task[0])), task[1])
         for machine in self.stage.machines.values():
-            if name in machine.held and machine.held[name].said is ReportedState.RUNNING:
+            if name in machine.held and machine.held[name].state is ReportedState.RUNNING:
                 machine.end(name, code, 1000)
         self.stage.run_to_quiescence()
 

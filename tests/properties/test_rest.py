@@ -113,7 +113,7 @@ class Story:
     def harm(self) -> None:
         machine = self.draw.choice(list(self.stage.machines.values()))
         state = self.stage.mirror.nodes[machine.name].status  # type: ignore[index]
-        if machine.told is None or (state is not None and state.state is NodeState.LOST):
+        if machine.dispatch is None or (state is not None and state.state is NodeState.LOST):
             self.stage.call(machine)
             return
         match self.draw.randrange(3):

@@ -39,8 +39,8 @@ def chosen(mirror: Mirror, spec: JobSpec, wanted: int) -> list[int]:
 
 
 def one_at_a_time(mirror: Mirror, spec: JobSpec, wanted: int) -> list[int]:
-    seating, job = Placer(mirror), JobEntry(spec)
-    return [seat.slot for _ in range(wanted) for seat in seating.place(job, 1).assigned]
+    placer, job = Placer(mirror), JobEntry(spec)
+    return [seat.slot for _ in range(wanted) for seat in placer.place(job, 1).assigned]
 
 
 @given(CLUSTERS, NEEDS, st.integers(1, 20), st.data())

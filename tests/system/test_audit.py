@@ -105,7 +105,7 @@ def test_the_leader_audits_the_address_of_a_standbys_caller(tmp_path: Path) -> N
         ElectedCluster(tmp_path / "cluster", etcd, servers=2, nodes=0) as cluster,
     ):
         leader = cluster.wait_for_leader()
-        [standby] = [number for number in cluster.places if number != leader]
+        [standby] = [number for number in cluster.addresses if number != leader]
         until(lambda: cluster.status_of(standby) != 0, "the standby answers")
         forged = {"rota-origin": f"203.0.113.9 {'0' * 64}", "rota-forwarded": "1"}
         for number, source, token, headers in (
@@ -113,7 +113,7 @@ def test_the_leader_audits_the_address_of_a_standbys_caller(tmp_path: Path) -> N
             (standby, "127.0.0.3", "rota_wrong", {}),
             (leader, "127.0.0.4", cluster.token, forged),
         ):
-            host, _, port = cluster.places[number].http.rpartition(":")
+            host, _, port = cluster.addresses[number].http.rpartition(":")
             with contextlib.closing(
                 HTTPConnection(host, int(port), timeout=60, source_address=(source, 0))
             ) as connection:
