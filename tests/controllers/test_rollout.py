@@ -79,8 +79,8 @@ def test_an_end_of_an_older_version_costs_no_backoff() -> None:
     ended = AttemptEnd(AttemptState.FAILED)
     spec = job_spec(kind=JobKind.SERVICE)
 
-    assert retry.decide_restart(spec, ended, 3, wanted=True).counts_as_retry
-    assert not retry.decide_restart(spec, ended._replace(is_outdated=True), 3, wanted=True).counts_as_retry
+    assert retry.decide_restart(spec, ended, 3, is_wanted=True).counts_as_retry
+    assert not retry.decide_restart(spec, ended._replace(is_outdated=True), 3, is_wanted=True).counts_as_retry
 
 
 def test_a_task_in_backoff_starts_immediately_as_the_newer_version() -> None:

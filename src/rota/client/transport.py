@@ -151,7 +151,7 @@ class Transport:
         try:
             with _as_unavailable(self._endpoint.addr):
                 failed = _problem(response) if response.status >= 300 else None
-                body = _whole(response)
+                body = _read_body(response)
         except BaseException:
             connection.close()
             raise
@@ -296,7 +296,7 @@ def _notice_dead_peers(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def _whole(response: HTTPResponse) -> bytes:
+def _read_body(response: HTTPResponse) -> bytes:
     body = response.read(ANSWER_BYTES)
     if response.length:  # truncated; read() with a size does not raise by itself
         raise IncompleteRead(body, response.length)
@@ -331,7 +331,7 @@ def _reason(error: Exception) -> str:
 
 
 def _problem(response: HTTPResponse) -> RotaError:
-    body = _whole(response)
+    body = _read_body(response)
     try:
         problem = json.loads(body)
     except ValueError:

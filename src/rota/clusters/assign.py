@@ -240,7 +240,7 @@ def _describe_observed(spec: JobSpec) -> str:
 def _allowed_clusters(view: View, spec: JobSpec) -> list[str]:
     """Clusters that its spec permits; with affinity to other jobs, those where such jobs are."""
     if spec.cluster is not None:
-        return [name for name, one in view.clusters.items() if spec.cluster in (name, one.like)]
+        return [name for name, cluster in view.clusters.items() if spec.cluster in (name, cluster.like)]
     names = list(view.clusters)
     for term in spec.near:
         if term.weight is None:
@@ -262,8 +262,8 @@ def _preference_rank(view: View, spec: JobSpec, name: str, fit: ClusterFit) -> t
     intent = view.cluster_intents.get(name) or ClusterIntent(name)
     labels = matched_labels({}, {**intent.node_labels, "cluster": name}, frozenset())
     preferred = sum(preference.weight for preference in spec.prefer if preference.condition.holds(labels))
-    wanted = spec.count if spec.gang or spec.deadline_at_ms is not None else 1
-    return (fit.free < wanted, -preferred, view.pending_jobs_in(name), name != DEFAULT, name)
+    tasks = spec.count if spec.gang or spec.deadline_at_ms is not None else 1
+    return (fit.free < tasks, -preferred, view.pending_jobs_in(name), name != DEFAULT, name)
 
 
 def _is_bound(view: View, spec: JobSpec, name: str) -> bool:
@@ -271,7 +271,9 @@ def _is_bound(view: View, spec: JobSpec, name: str) -> bool:
     if spec.cluster is None or not spec.move_pending:
         return not spec.move_pending
     others = (
-        one for other, one in view.clusters.items() if other != name and spec.cluster in (other, one.like)
+        cluster
+        for other, cluster in view.clusters.items()
+        if other != name and spec.cluster in (other, cluster.like)
     )
     return not any(other.takes_jobs for other in others)
 

@@ -273,9 +273,9 @@ def _count_fault(
 def _decide_retry(spec: JobSpec, draft: Draft[TaskBlock], index: int, end: AttemptEnd) -> RetryOutcome:
     """Outcome of an ended attempt. A scaled-down task is retried once the job is scaled up again."""
     position = index % BLOCK_TASKS
-    failures, wanted = int(draft["failures"][position]), bool(draft["state"][position] == _WANTED)
-    wanted &= not (spec.is_scaled_down(index) and spec.run is RunMode.AT_MOST_ONCE)
-    return (decide_restart if spec.is_service else decide_retry)(spec, end, failures, wanted)
+    failures, is_wanted = int(draft["failures"][position]), bool(draft["state"][position] == _WANTED)
+    is_wanted &= not (spec.is_scaled_down(index) and spec.run is RunMode.AT_MOST_ONCE)
+    return (decide_restart if spec.is_service else decide_retry)(spec, end, failures, is_wanted)
 
 
 def _apply_outcome(

@@ -20,7 +20,7 @@ def could_provision(cluster: ClusterRecord, wish: ClusterIntent, spec: JobSpec) 
     granted = {**wish.node_labels, "cluster": cluster.name}
     labels = matched_labels(cluster.found or {}, granted, frozenset())
     conditions = spec.where if cluster.found is None else spec.conditions
-    return has_enough(wish.capacity, spec.needs) and all(one.holds(labels) for one in conditions)
+    return has_enough(wish.capacity, spec.needs) and all(condition.holds(labels) for condition in conditions)
 
 
 def has_enough(capacity: dict[str, int], needs: dict[str, int]) -> bool:

@@ -33,9 +33,8 @@ class TailStore:
         self._timer: threading.Timer | None = None
         self._sizes: OrderedDict[str, int] = OrderedDict()  # by file, the one written longest ago first
         self._total_bytes = 0
-        self._whole: set[JobId] = (
-            set()
-        )  # files known to end with a complete record; a crash may have torn others
+        # Jobs whose files are known to end with a complete record; a crash may have torn others.
+        self._complete: set[JobId] = set()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = sorted((entry.stat().st_mtime_ns, entry.name) for entry in os.scandir(directory))
         for _, name in found:
@@ -72,7 +71,7 @@ class TailStore:
         with self._lock:
             self._live.pop(job, None)
             self._unwritten.pop(job, None)
-            self._whole.discard(job)
+            self._complete.discard(job)
             self._drop(job)
             self._drop(f"{job}.live")
 
@@ -103,9 +102,9 @@ class TailStore:
 
     def _append(self, job: JobId, records: bytes) -> None:
         path = self._directory / job
-        if job not in self._whole and path.exists():
+        if job not in self._complete and path.exists():
             os.truncate(path, sum(len(_record(key, tail)) for key, tail in _records(path)))
-        self._whole.add(job)
+        self._complete.add(job)
         with path.open("ab") as file:
             file.write(records)
         self._record_size(job)

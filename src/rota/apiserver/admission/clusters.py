@@ -122,8 +122,8 @@ def check_join_cluster(view: View, name: str) -> None:
 
 def _require_cluster(view: View, name: str) -> ClusterRecord:
     if name not in view.clusters:
-        there = ", ".join(list(view.clusters)[:8])
-        raise BadField("cluster", f"there is no cluster '{name}'", f"there are: {there}")
+        names = ", ".join(list(view.clusters)[:8])
+        raise BadField("cluster", f"there is no cluster '{name}'", f"there are: {names}")
     return view.clusters[name]
 
 

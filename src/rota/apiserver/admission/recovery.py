@@ -58,19 +58,21 @@ def resolve_losses_by_user(view: View, ref: str, body: object, caller: Caller, n
     access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
     decision = fields.one_of("word", given.get("word"), RecoveryDecision)
     losses = {index: loss.attempt for index, loss in unresolved_losses(job)}
-    wanted = parse_indices(given.get("indices"), job)
-    if wanted is None:
-        wanted = list(losses)
-    for index in wanted:
+    indices = parse_indices(given.get("indices"), job)
+    if indices is None:
+        indices = list(losses)
+    for index in indices:
         if index not in losses and not _was_decided(job, index, decision):
             hint = f"see rota show {job.spec.id} --state unresolved"
             raise Conflict(f"task {index} of job {job.spec.id} is not waiting for a decision", hint=hint)
-    if not wanted:
+    if not indices:
         raise Conflict(
             f"no task of job {job.spec.id} is waiting for a decision", hint=f"see rota show {job.spec.id}"
         )
     unanswered = {
-        index: losses[index] for index in wanted if index in losses and not _was_decided(job, index, decision)
+        index: losses[index]
+        for index in indices
+        if index in losses and not _was_decided(job, index, decision)
     }
     return _write_answers(
         job, dict(list(unanswered.items())[:ANSWERS_MAX]), decision, f"{caller.name}, by hand,"
