@@ -47,7 +47,7 @@ def test_a_changed_result_endpoint_is_forwarded() -> None:
     for index, work in enumerate((before, before, after, after)):
         orders = [JobOrders(job, work, [Start(index, 1, firm=True)], [])]
         tracker.remember_templates(orders)
-        forwarded_templates += [one.work for one in tracker.apply_orders(orders, HOST)]
+        forwarded_templates += [order.work for order in tracker.apply_orders(orders, HOST)]
 
     assert forwarded_templates == [before, None, after, None]
 

@@ -82,12 +82,12 @@ def test_the_shortest_lease_counts_also_after_a_restart_of_the_agent() -> None:
 
 
 def test_a_lease_counts_from_the_last_acknowledged_message() -> None:
-    words = MessageSequence()
+    sequence = MessageSequence()
     for now_ms in (1000, 2000, 3000):
-        words.next_number(now_ms)
-    words.stale_ms(echo=2, now_ms=3500)
+        sequence.next_number(now_ms)
+    sequence.stale_ms(echo=2, now_ms=3500)
 
-    assert words.acknowledged_ms == 2000
+    assert sequence.acknowledged_ms == 2000
 
 
 def test_a_node_without_leases_refuses() -> None:

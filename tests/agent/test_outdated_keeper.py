@@ -102,7 +102,11 @@ def test_the_next_keeper_reports_unacknowledged_results_of_the_previous_one(outd
         await quit_keeper(runtime)
         await asyncio.to_thread(outdated.upgrade)
         found = await runtime.attach(RESOURCES)
-        state = runtime.is_outdated, runtime.shortage, [one.state for job in found for one in job.reports]
+        state = (
+            runtime.is_outdated,
+            runtime.shortage,
+            [report.state for job in found for report in job.reports],
+        )
         await quit_keeper(runtime)
         return state
 

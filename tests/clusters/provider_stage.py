@@ -80,9 +80,9 @@ class Cloud:
             if machine.state is MachineState.LEAVING and self.dead:
                 stage_provider.keep(self.stage, machine.name, "it is dead")
             elif machine.state is MachineState.LEAVING:
-                there = self.stage.machines.get(machine.name)
-                heard = there is not None and there.dispatch is not None
-                assert not (heard and there and there.held), "tasks run on a machine that is removed"
+                node = self.stage.machines.get(machine.name)
+                is_connected = node is not None and node.dispatch is not None
+                assert not (is_connected and node and node.held), "tasks run on a machine that is removed"
                 stage_provider.remove(self.stage, machine.name)
             elif self.dead:
                 stage_provider.fail(self.stage, machine.name, "it is dead")

@@ -100,7 +100,7 @@ def test_the_silence_of_a_node_proves_nothing() -> None:
     cluster = serving(count=1)
     update(cluster, healthy="4s", deadline="1h")
     cluster.wait(1_000)
-    node = next(one for one in cluster.machines.values() if (ONE, 0) in one.held)
+    node = next(machine for machine in cluster.machines.values() if (ONE, 0) in machine.held)
     node.silent = True
     cluster.wait(6_000)
     while_silent = state(job(cluster))
@@ -115,7 +115,7 @@ def test_the_silence_of_a_node_proves_nothing() -> None:
 def test_a_fault_of_the_cluster_is_no_failure_of_the_new_version(gone: str) -> None:
     cluster = serving()
     update(cluster)
-    node = next(name for name, one in cluster.machines.items() if (ONE, 0) in one.held)
+    node = next(name for name, machine in cluster.machines.items() if (ONE, 0) in machine.held)
     if gone == "lost":
         cluster.machines[node].crash()
         cluster.cut(cluster.machines[node])

@@ -65,9 +65,9 @@ def is_left(groups: CgroupsV2, group: CgroupV2) -> bool:
 
 def start(group: CgroupV2, output: Path, *argv: str, user: User | None = None, cwd: str = "/") -> int:
     env = {b"PATH": os.fsencode(os.environ["PATH"])}
-    words = tuple(map(os.fsencode, argv))
+    arguments = tuple(map(os.fsencode, argv))
     around = ProcessContext(user, (*group.procs_files,))
-    program = forked.Program(words[0], words, env, cwd, around, [signal.SIGPIPE])
+    program = forked.Program(arguments[0], arguments, env, cwd, around, [signal.SIGPIPE])
     pid, error = forked.start(program, os.fsencode(output))
     if error:
         raise OSError(error, os.strerror(error))
@@ -75,9 +75,9 @@ def start(group: CgroupV2, output: Path, *argv: str, user: User | None = None, c
 
 
 @contextlib.contextmanager
-def holder(*words: str, inside: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def holder(*arguments: str, inside: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Another process that creates cgroups as a keeper does, in a delegated one as an ordinary user."""
-    command = [sys.executable, "-c", HOLDS, *words]
+    command = [sys.executable, "-c", HOLDS, *arguments]
     if inside is not None:
         command = ["sh", "-c", ENTERS, f"{inside}/cgroup.procs", *command]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=keeper_env())

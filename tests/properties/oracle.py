@@ -59,10 +59,10 @@ class Oracle:
         self.interference = interference or {}
         self.demand: Callable[[], GpuDemand] = lambda: GpuDemand.from_arrivals({})
 
-    def seat(self, spec: JobSpec, wanted: int, barred: Collection[int] = ()) -> list[Place]:
+    def place(self, spec: JobSpec, count: int, barred: Collection[int] = ()) -> list[Place]:
         """Place tasks one after the other, each on the best node at that moment."""
         found: list[Place] = []
-        while len(found) < wanted and (place := self.best(spec, barred)) is not None:
+        while len(found) < count and (place := self.best(spec, barred)) is not None:
             found.append(place)
             self.live.append(Live(spec, *place))
         return found

@@ -314,7 +314,7 @@ def blocks_of(disk: Disk, job: JobId) -> set[int]:
 
 def as_kept(mirror: Mirror) -> dict[str, Any]:
     """Derived values other than counts."""
-    room = mirror.node_table
+    table = mirror.node_table
     return {
         "nodes": {
             node: (
@@ -322,12 +322,12 @@ def as_kept(mirror: Mirror) -> dict[str, Any]:
                 entry.intent,
                 entry.status,
                 (entry.connection, entry.load),
-                (entry.open, bool(room.open[room.slot[node]])),
-                dict(room.labels[room.slot[node]]),
+                (entry.open, bool(table.open[table.slot[node]])),
+                dict(table.labels[table.slot[node]]),
                 {
-                    resource: int(room.capacity[row, room.slot[node]])
-                    for resource, row in room.rows.items()
-                    if room.capacity[row, room.slot[node]]
+                    resource: int(table.capacity[row, table.slot[node]])
+                    for resource, row in table.rows.items()
+                    if table.capacity[row, table.slot[node]]
                 },
             )
             for node, entry in mirror.nodes.items()
@@ -350,18 +350,18 @@ def as_kept(mirror: Mirror) -> dict[str, Any]:
 
 def sums(mirror: Mirror) -> dict[str, Any]:
     """Sums over live attempts, by node."""
-    room = mirror.node_table
+    table = mirror.node_table
     return {
         node: (
             {
-                name: int(room.reserved[row, slot])
-                for name, row in room.rows.items()
-                if room.reserved[row, slot]
+                name: int(table.reserved[row, slot])
+                for name, row in table.rows.items()
+                if table.reserved[row, slot]
             },
-            (int(room.held[slot]), int(room.queued[slot])),
+            (int(table.held[slot]), int(table.queued[slot])),
             mirror.nodes[node].assigned,
         )
-        for node, slot in room.slot.items()
+        for node, slot in table.slot.items()
         if node in mirror.nodes
     }
 

@@ -115,7 +115,7 @@ def happening(*what: str, second: Any = ZERO, value: Any = NOTHING) -> Any:
     return st.builds(Step, st.sampled_from(what), st.integers(0, 20), second, value)
 
 
-seats = happening("seat", second=st.sampled_from([1, 1, 2, 3, 5, 9, 40]))
+placements = happening("place", second=st.sampled_from([1, 1, 2, 3, 5, 9, 40]))
 changes = st.one_of(
     happening("end round", "close", "open"),
     happening("give back", "release", second=st.integers(1, 4)),
@@ -126,7 +126,7 @@ changes = st.one_of(
     happening("join", value=machines),
 )
 one_change = changes.map(lambda step: step)  # one choice among others, not seven
-steps = st.lists(seats | one_change, min_size=15, max_size=40)  # short histories would show little
+steps = st.lists(placements | one_change, min_size=15, max_size=40)  # short histories would show little
 
 
 # ---- the cluster, as scheduler and oracle see it
@@ -163,7 +163,7 @@ class PlacementTrial:
         eligibility = Eligibility.OPEN if machine.open else Eligibility.CORDONED
         self.mirror.apply(NodeIntent(self.mirror.node_table.ids[slot], eligibility, machine.taints))
 
-    def seat(self, spec: JobSpec, wanted: int) -> None:
+    def place(self, spec: JobSpec, count: int) -> None:
         """Place with both; the results must be equal."""
         if spec in self.unsubmitted:
             self.end_round()  # no job is submitted within a round
@@ -174,11 +174,11 @@ class PlacementTrial:
         if spec.id in self.begun:
             self.end_round()
         known = len(self.oracle.live)
-        expected = self.oracle.seat(spec, wanted)
-        seated = self.placer.place(self.mirror.jobs[spec.id], wanted)
+        expected = self.oracle.place(spec, count)
+        found = self.placer.place(self.mirror.jobs[spec.id], count)
         self.begun[spec.id] = self.oracle.live[known:]
 
-        assert [Place(seat.slot, seat.devices) for seat in seated.assigned] == expected
+        assert [Place(assignment.slot, assignment.devices) for assignment in found.assigned] == expected
 
     def give_back(self, spec: JobSpec, count: int) -> None:
         """Release the last assignments of this round."""
@@ -219,7 +219,7 @@ class PlacementTrial:
         self.placer.start_round(self.mirror)
 
     def drop(self, live: Live) -> None:
-        self.oracle.live = [one for one in self.oracle.live if one is not live]
+        self.oracle.live = [other for other in self.oracle.live if other is not live]
 
     def change(self, slot: int, step: Step) -> None:
         """Change something about a node."""
@@ -256,8 +256,8 @@ class PlacementTrial:
     def take(self, step: Step) -> None:
         spec = self.specs[step.first % len(self.specs)]
         match step.what:
-            case "seat":
-                self.seat(spec, step.second)
+            case "place":
+                self.place(spec, step.second)
             case "give back":
                 self.give_back(spec, step.second)
             case "release":
@@ -314,7 +314,9 @@ social = st.fixed_dictionaries(
 @given(
     st.lists(machines, min_size=3, max_size=8),
     st.lists(social, min_size=3, max_size=5),
-    st.lists(seats | seats | happening("release", second=ZERO.map(lambda _: 2)), min_size=10, max_size=25),
+    st.lists(
+        placements | placements | happening("release", second=ZERO.map(lambda _: 2)), min_size=10, max_size=25
+    ),
 )
 def test_anti_affinity_is_symmetric(
     nodes: list[Machine], jobs: list[Mapping[str, Any]], happens: list[Step]

@@ -84,8 +84,8 @@ class Cluster:
     def want_again(self, job: JobId, index: int) -> None:
         block, position = divmod(index, BLOCK_TASKS)
         before = self.task(job, block)
-        wanted = ints(before, "wanted")[position] + 1
-        self.mirror.apply(records.decided(before, [position], wanted=wanted))
+        attempt = ints(before, "wanted")[position] + 1
+        self.mirror.apply(records.decided(before, [position], wanted=attempt))
 
     def report(self, job: JobId, index: int, state: AttemptState, **columns: int) -> None:
         entry = self.mirror.jobs[job]
@@ -194,8 +194,8 @@ def check(cluster: Cluster, before: Oracle) -> None:
         else:
             check_new(before, after, one)
     for job, entry in cluster.mirror.jobs.items():
-        whole = entry.spec.count - entry.task_counts.ended
-        assert not entry.spec.gang or len(cluster.tasks(job)) in (0, whole), "half a gang"
+        unfinished = entry.spec.count - entry.task_counts.ended
+        assert not entry.spec.gang or len(cluster.tasks(job)) in (0, unfinished), "half a gang"
     check_quotas(cluster, after)
 
 

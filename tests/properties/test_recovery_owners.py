@@ -60,7 +60,7 @@ class Story:
 
     def __init__(self) -> None:
         self.stage = Stage()
-        self.heard: dict[
+        self.first_decisions: dict[
             tuple[int, int, int], RecoveryDecision
         ] = {}  # the first accepted decision on an attempt
         self.numbers: dict[tuple[JobId, int], int] = {}
@@ -124,7 +124,7 @@ class Story:
             return
         with suppress(Rejected):
             self.stage.answer(job, task[1], attempt, decision)
-            first = self.heard.setdefault((*task, attempt), decision)
+            first = self.first_decisions.setdefault((*task, attempt), decision)
             assert first is decision, "two decisions on one attempt were accepted"
 
     def do_come(self) -> None:
@@ -179,7 +179,7 @@ class Story:
         assert owner in (Recovery.SCHEDULER, Recovery.CONTROLLER), f"{name} was recovered for {owner}"
         assert job.spec.run is not RunMode.AT_MOST_ONCE, f"{name} was started twice"
         if owner is Recovery.CONTROLLER:
-            decision = self.heard.get((int(job.spec.id), index, lost))
+            decision = self.first_decisions.get((int(job.spec.id), index, lost))
             allowed = (
                 (None, RecoveryDecision.RETRY)
                 if job.spec.when_no_controller is WhenControllerAbsent.SCHEDULER

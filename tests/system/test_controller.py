@@ -29,7 +29,7 @@ class Controller:
     def __init__(self, cluster: LocalCluster) -> None:
         self._channel = grpc.insecure_channel(cluster.grpc, [("grpc.max_reconnect_backoff_ms", 200)])
         self._stub = controller_pb2_grpc.ControllerStub(self._channel)  # type: ignore[no-untyped-call]  # generated
-        self._said = (("authorization", f"Bearer {cluster.token}"),)
+        self._metadata = (("authorization", f"Bearer {cluster.token}"),)
 
     def __enter__(self) -> "Controller":
         return self
@@ -41,23 +41,25 @@ class Controller:
         request = pb.ScheduleRequest(
             spec_json=json.dumps({**spec, "command": command}), logs=True, idempotency_key=key
         )
-        return self._stub.Schedule(request, metadata=self._said, timeout=SECONDS, wait_for_ready=True)
+        return self._stub.Schedule(request, metadata=self._metadata, timeout=SECONDS, wait_for_ready=True)
 
     def watch(self, **request: Any) -> Any:
         return self._stub.Watch(
-            pb.WatchRequest(**request), metadata=self._said, timeout=SECONDS, wait_for_ready=True
+            pb.WatchRequest(**request), metadata=self._metadata, timeout=SECONDS, wait_for_ready=True
         )
 
     def stop(self, job: str) -> pb.StopReply:
-        reply: pb.StopReply = self._stub.Stop(pb.StopRequest(job=job, reason="enough"), metadata=self._said)
+        reply: pb.StopReply = self._stub.Stop(
+            pb.StopRequest(job=job, reason="enough"), metadata=self._metadata
+        )
         return reply
 
     def delete(self, job: str) -> None:
-        self._stub.Delete(pb.DeleteRequest(job=job), metadata=self._said)
+        self._stub.Delete(pb.DeleteRequest(job=job), metadata=self._metadata)
 
     def acknowledge(self, subscriber: str, sequence: str) -> None:
         request = pb.AcknowledgeRequest(subscriber=subscriber, sequence=sequence)
-        self._stub.Acknowledge(request, metadata=self._said)
+        self._stub.Acknowledge(request, metadata=self._metadata)
 
 
 def test_a_scheduled_job_streams_its_stages_and_logs(controller: Controller) -> None:

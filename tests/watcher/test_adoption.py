@@ -35,8 +35,8 @@ def bring(mirror: Mirror, node: NodeId, spec: JobSpec, *brought: AttemptReport) 
     return apply(mirror, BroughtJob(node, spec, brought, EPOCH).adopt(mirror, at(5_000)))
 
 
-def runs(index: int, attempt: int = 1, said: ReportedState = ReportedState.RUNNING) -> AttemptReport:
-    return AttemptReport(index, attempt, said)
+def runs(index: int, attempt: int = 1, state: ReportedState = ReportedState.RUNNING) -> AttemptReport:
+    return AttemptReport(index, attempt, state)
 
 
 def assigned(mirror: Mirror, node: NodeId) -> dict[tuple[JobId, int], int]:
