@@ -49,7 +49,7 @@ class History:
         action = self.dice.choices(actions, (5, 4, 2, 1, 1, 1, 2))[0]
         self.cluster.start_all()
         action()
-        self.cluster.endevicted()
+        self.cluster.end_evicted()
         return action.__name__
 
     def submit(self) -> None:

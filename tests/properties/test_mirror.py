@@ -116,7 +116,10 @@ class Cluster(RuleBasedStateMachine):
         boot = data.draw(st.sampled_from(["boot-1", "boot-2"]))
         self.write(records.node(name, state=then, capacity=capacity, labels=given, boot_id=boot))
         if then is NodeState.LOST:
-            self.report(AttemptEvent.NODE_LOST, [one for one in self.live() if one[1].cell.node == name])
+            self.report(
+                AttemptEvent.NODE_LOST,
+                [live_task for live_task in self.live() if live_task[1].cell.node == name],
+            )
 
     @precondition(lambda self: self.live())
     @rule(data=st.data())
@@ -126,7 +129,10 @@ class Cluster(RuleBasedStateMachine):
         event = data.draw(
             st.sampled_from([e for e in AttemptEvent if any((s, e) in ATTEMPT for s in states)])
         )
-        self.report(event, some(data, [one for one in live if (one[1].cell.attempt, event) in ATTEMPT]))
+        self.report(
+            event,
+            some(data, [live_task for live_task in live if (live_task[1].cell.attempt, event) in ATTEMPT]),
+        )
 
     # ---- scheduler
 
@@ -137,8 +143,8 @@ class Cluster(RuleBasedStateMachine):
         name = self.a_node(data)
         pending = self.pending()
         spec = data.draw(st.sampled_from([spec for spec, _ in pending]))
-        again = [one for one in pending if one[1].cell.number]
-        first = [one for one in pending if one[0] is spec and not one[1].cell.number][:most]
+        again = [pair for pair in pending if pair[1].cell.number]
+        first = [pair for pair in pending if pair[0] is spec and not pair[1].cell.number][:most]
 
         def change(draft: Draft[Any], position: int, task: Task) -> dict[str, Any]:
             known = draft.record.nodes

@@ -145,7 +145,7 @@ class Story:
 
     def _look_at_leases(self) -> None:
         """Check against what the machines themselves run."""
-        runs = [task for one in self.stage.machines.values() for task in one.held]
+        runs = [task for machine in self.stage.machines.values() for task in machine.held]
         for job, index in runs:
             if self.stage.mirror.jobs[job].spec.run is RunMode.ONE_AT_A_TIME:
                 assert runs.count((job, index)) == 1, f"task {index} of job {job} runs twice"
@@ -221,7 +221,9 @@ def _lost_before(job: JobEntry, index: int, number: int) -> list[int]:
         return []
     ended = {old.number: old.state for old in status.older if old.position == index}
     ended[ints(status, "number")[index]] = status.state[index]
-    return [one for one, state in ended.items() if state == AttemptState.LOST and 0 < one < number]
+    return [
+        attempt for attempt, state in ended.items() if state == AttemptState.LOST and 0 < attempt < number
+    ]
 
 
 def _ended(job: JobEntry) -> bool:

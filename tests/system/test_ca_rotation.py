@@ -64,7 +64,7 @@ def all_renewed(cluster: LocalCluster) -> bool:
 
 def ready(cluster: LocalCluster) -> list[str]:
     nodes = cluster.call("GET", "/v1/nodes").body["nodes"]
-    return [one["id"] for one in nodes if one["state"] == "ready"]
+    return [node["id"] for node in nodes if node["state"] == "ready"]
 
 
 def kinds(cluster: LocalCluster) -> set[str]:

@@ -130,12 +130,12 @@ def test_a_watch_across_a_restart_neither_loses_nor_repeats_events(cluster: Loca
         cluster.wait_for_nodes()
         second = list(controller.schedule("true"))[-1].job
         rest = events_until(controller.watch(after=seen[-1].sequence), second, "job.ended")
-        whole = events_until(controller.watch(after="0.0"), second, "job.ended")
+        history = events_until(controller.watch(after="0.0"), second, "job.ended")
 
-    sequences = [tuple(map(int, event.sequence.split("."))) for event in whole]
-    assert seen + rest == whole
+    sequences = [tuple(map(int, event.sequence.split("."))) for event in history]
+    assert seen + rest == history
     assert sequences == sorted(set(sequences))
-    assert next(event.kind for event in whole if event.job == queued) == "job.submitted"
+    assert next(event.kind for event in history if event.job == queued) == "job.submitted"
 
 
 def events_until(watching: Any, job: str, kind: str) -> list[pb.Event]:

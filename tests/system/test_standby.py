@@ -72,7 +72,7 @@ class Submitter:
             while not self._stopping.wait(0.01):
                 key = f"key-{len(self.submitted)}"
                 job = client.submit("true", key=key, name=key)
-                if job.id not in [one.id for one in client.jobs()]:
+                if job.id not in [listed.id for listed in client.jobs()]:
                     self.not_seen.append(job.id)
                 self.submitted[key] = job.id
 
@@ -149,7 +149,7 @@ def test_a_client_of_a_standby_does_not_notice_a_killed_leader(
         gate.open()
         ended = job.wait(PATIENCE_SECONDS)
         names = Counter(job.name for job in client.jobs() if job.name in submitter.submitted)
-        states = {client.job(one).wait(PATIENCE_SECONDS).state for one in submitter.submitted.values()}
+        states = {client.job(number).wait(PATIENCE_SECONDS).state for number in submitter.submitted.values()}
 
     assert (read.status, read.body["counts"]["running"]) == (200, 4)
     assert ended.state == "succeeded"

@@ -113,7 +113,7 @@ def test_a_controller_has_every_kind_of_call_through_a_standby(cluster: ElectedC
 
     assert [part.log.data for part in stages if part.WhichOneof("what") == "log"] == [b"out\n"]
     assert (stages[-1].stage.state, stages[-1].stage.exit_code) == ("failed", 3)
-    assert (seen.job, [one.id for one in bulk]) == (job, ["a"])
+    assert (seen.job, [reply.id for reply in bulk]) == (job, ["a"])
 
 
 def test_a_refusal_of_the_leader_is_the_callers_answer(cluster: ElectedCluster) -> None:
@@ -246,7 +246,7 @@ def test_a_worker_registers_and_deregisters_through_a_standby(cluster: ElectedCl
 
         def node() -> Any:
             nodes = cluster.call("GET", "/v1/nodes").body["nodes"]
-            return next((one for one in nodes if one["name"].endswith(f"-{worker.port}")), {})
+            return next((node for node in nodes if node["name"].endswith(f"-{worker.port}")), {})
 
         until(lambda: node().get("state") == "ready", "it is a node", PATIENCE_SECONDS)
         leader = cluster.wait_for_leader()
