@@ -104,7 +104,7 @@ def test_the_silence_of_a_node_proves_nothing() -> None:
     node.silent = True
     cluster.wait(6_000)
     while_silent = state(job(cluster))
-    cluster.speak(node)
+    cluster.end_silence(node)
     cluster.wait(2_000)
 
     assert while_silent is RolloutState.IN_PROGRESS

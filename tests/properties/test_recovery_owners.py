@@ -88,7 +88,7 @@ class Story:
         if machine.dispatch is None:
             self.stage.call(machine)
         elif machine.silent:
-            self.stage.speak(machine)
+            self.stage.end_silence(machine)
 
     def do_silence(self, name: str) -> None:
         self.stage.machines[name].silent = True

@@ -116,7 +116,7 @@ def with_provider_failure(
 ) -> ClusterRecord:
     """The cluster with one more failure of its provider, and the backoff of its intent."""
     intent = view.cluster_intents.get(cluster.name, ClusterIntent(cluster.name))
-    return cluster.after_failure(intent.pause_ms(cluster.failures), now.ms, reason, asked_ms)
+    return cluster.after_failure(intent.backoff_ms(cluster.failures), now.ms, reason, asked_ms)
 
 
 def quoted(view: View, name: str, message: str) -> Plan:

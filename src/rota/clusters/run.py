@@ -125,7 +125,7 @@ class MachineProvisioner:
     def _back_off(self, key: str, intent: ClusterIntent) -> None:
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        self._not_before[key] = asyncio.get_running_loop().time() + intent.pause_ms(failures) / 1000
+        self._not_before[key] = asyncio.get_running_loop().time() + intent.backoff_ms(failures) / 1000
 
     async def _call_provider(self, due: ProviderCall) -> None:
         """Create or remove a machine, if still desired: the call may have waited for the semaphore."""

@@ -75,7 +75,7 @@ WAKES: Wakes = {
     TaskBlock: lambda block: (block.job,),
     StatusBlock: lambda block: (f"{block.job}/{block.block}",),
     RecoveryAnswers: lambda answers: {
-        f"{answers.id}/{index // BLOCK_TASKS}": None for index in answers.words
+        f"{answers.id}/{index // BLOCK_TASKS}": None for index in answers.decisions
     },
 }
 

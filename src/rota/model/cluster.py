@@ -83,7 +83,7 @@ class ClusterIntent(msgspec.Struct, frozen=True, omit_defaults=True):
             return copied
         return msgspec.structs.replace(copied, drain=True, end=True, nodes=None, min_nodes=0)
 
-    def pause_ms(self, failures: int) -> int:
+    def backoff_ms(self, failures: int) -> int:
         """The backoff of its provider after this many failures in a row."""
         return min(round(self.pause_seconds * 1000) << min(failures, 16), PROVIDER_PAUSE_LAST_MS)
 

@@ -124,7 +124,7 @@ class _Script:
         self._machine(name).deaf = True
 
     def do_speak(self, name: str) -> None:
-        self._stage.speak(self._machine(name))
+        self._stage.end_silence(self._machine(name))
 
     def do_leave(self, name: str, *reason: str) -> None:
         self._stage.leave(self._machine(name), " ".join(reason))

@@ -318,7 +318,7 @@ class Stage:
         self._order(machine)
         self.run_to_quiescence()
 
-    def speak(self, machine: StageMachine) -> None:
+    def end_silence(self, machine: StageMachine) -> None:
         """End the silence on the same stream; if orders have waited too long, the node reconnects."""
         machine.silent = False
         if machine.inbox and self.now_ms - machine.last_seen_ms > STALE_ORDER_MS:

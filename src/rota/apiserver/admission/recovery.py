@@ -81,10 +81,10 @@ def resolve_losses_by_user(view: View, ref: str, body: object, caller: Caller, n
 
 def _was_decided(job: JobView, index: int, decision: RecoveryDecision) -> bool:
     """Whether this was decided for its last lost attempt: then the request is a repeat."""
-    last = None if job.answers is None else job.answers.words.get(index)
+    last = None if job.answers is None else job.answers.decisions.get(index)
     block, position = divmod(index, BLOCK_TASKS)
     loss = job.tasks[block].losses.get(position) if block in job.tasks else None
-    return last is not None and last.word is decision and (loss is None or loss.attempt == last.attempt)
+    return last is not None and last.decision is decision and (loss is None or loss.attempt == last.attempt)
 
 
 def _write_answers(
@@ -179,7 +179,7 @@ def _require_unresolved(job: JobView, index: int, attempt: int) -> None:
 
 def _remembered_answers(job: JobView, more: int) -> dict[int, RecoveryAnswer]:
     """Earlier decisions, kept so that they can be repeated; the oldest go when there are too many."""
-    before = [] if job.answers is None else list(job.answers.words.items())
+    before = [] if job.answers is None else list(job.answers.decisions.items())
     return dict(before[max(0, len(before) + more - ANSWERS_MAX) :])
 
 

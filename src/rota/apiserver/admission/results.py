@@ -45,7 +45,7 @@ def report_result(
     _require_reporter(view, job, (index, attempt), caller)
     result = ResultRecord(job.spec.id, index, attempt, parsed.results, parsed.failure, now.wall_ms)
     before = job.results.get((index, attempt))
-    if before is not None and before.says(result):
+    if before is not None and before.has_same_content(result):
         return Plan(answer=ResultReported(before, is_new=False), fenced=True)
     if before is not None:
         raise Conflict(

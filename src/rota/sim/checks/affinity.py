@@ -96,7 +96,7 @@ class AffinityChecks:
                 )
             matching = sum(self._count_in(other, term, domain) for other in fit) - own
             alone += not matching and domain not in ended
-        lived = sum(self._somewhere(other, term) for other in fit) - came
+        lived = sum(self._count_anywhere(other, term) for other in fit) - came
         if alone > (own and not lived):
             where = ", ".join(nodes)
             raise InvariantBroken(f"of job {spec.id} on {where} {alone} have no match: near {term}")
@@ -146,7 +146,7 @@ class AffinityChecks:
         here = self._on.get(spec.id, {}).items()
         return sum(count for node, count in here if domain is not None and self._domain(node, term) == domain)
 
-    def _somewhere(self, spec: JobSpec, term: AffinityTerm) -> int:
+    def _count_anywhere(self, spec: JobSpec, term: AffinityTerm) -> int:
         here = self._on.get(spec.id, {}).items()
         return sum(count for node, count in here if self._domain(node, term) is not None)
 
