@@ -1,4 +1,4 @@
-"""What waiting jobs cost other jobs: submit-to-finish of `true` beside ever more of them, and without any.
+"""Cost of waiting jobs for other jobs: time from submit to finish of `true`, with and without waiting jobs.
 
 python bench/crowd.py [--jobs 1000,10000,100000] [--kinds room,pause,held,shapes] [--runs 60] [--plot FILE]
 

@@ -23,7 +23,7 @@ from rota.watcher.dispatch import DispatchState
 
 NODE = NodeId("n1")
 RAN_US = 1_000
-REPORT_TASKS = 40  # that a node of two cores ends in one report interval
+REPORT_TASKS = 40  # tasks that a node of two cores ends in one report interval
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     batches, encoded = run(count)
     spent_us = (time.process_time() - began) / count * 1e6
     print(f"deciding {count:,} tasks in {batches:,} batches:")
-    print(f"  {spent_us:.1f} us of CPU and {encoded / count:.0f} B to write, a task")
+    print(f"  per task {spent_us:.1f} us of CPU and {encoded / count:.0f} B to write")
 
 
 def run(count: int) -> tuple[int, int]:

@@ -47,7 +47,7 @@ Policy = Callable[[GpuRequest, GpuNodes], RankedNodes]
 def main() -> None:
     options = arguments()
     mixes = mixes_of(options)
-    print(f"share of the GPUs given out, in %: mean of {options.seeds} seeds")
+    print(f"allocated share of the GPUs, in %: mean of {options.seeds} seeds")
     head = ("mix", "policy", "at 100 %", "at 130 %", "over FGD", "each seed at 130 %", "published")
     print("{:<12} {:<8} {:>9} {:>9} {:>9} {:>19} {:>14}".format(*head))
     with ProcessPoolExecutor(max_workers=2) as pool:
@@ -65,7 +65,7 @@ def arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--traces", type=Path, metavar="DIR", help="where openb's lists are")
-    parser.add_argument("--mix", default="default", help="names of pod lists with commas between, or all")
+    parser.add_argument("--mix", default="default", help="comma-separated names of pod lists, or all")
     parser.add_argument("--seeds", type=int, default=10)
     return parser.parse_args()
 

@@ -1,9 +1,10 @@
-"""What many followers of one log stream cost the server.
+"""Cost of many followers of one log stream for the server.
 
 python bench/followers.py [--followers 200] [--stalled 20] [--format chunks] [--seconds 5]
 
-One task writes a line every 10 ms. Printed are the CPU time of the server per second and per follower and
-line, the delay of the lines, the growth of its memory, and the latency of another request meanwhile.
+One task writes a line every 10 ms. The benchmark prints the CPU time of the server per second and per
+follower and line, the delay of the lines, the growth of its memory, and the latency of other requests
+meanwhile.
 """
 
 import argparse
@@ -102,12 +103,14 @@ def report(
     spent, took, grew = cost
     late = sorted(ms for follower in reading for ms in follower.late_ms)
     lines, chunks = len(reading[0].late_ms), sum(follower.chunks for follower in reading)
-    print(f"{len(reading)} followers and {options.stalled} that stall, {lines} lines each, {options.format}")
+    print(
+        f"{len(reading)} followers and {options.stalled} stalled ones, {lines} lines each, {options.format}"
+    )
     print(f"  CPU of the server         {spent / took:8.2f} of a core")
     print(f"  per follower and line     {spent / (lines * len(reading)) * 1e6:8.1f} us")
     print(f"  per follower and chunk    {spent / chunks * 1e6:8.1f} us")
     print(f"  delay of the lines        {median(late):8.1f} ms, 99 %: {late[len(late) * 99 // 100]:.1f} ms")
-    print(f"  an answer meanwhile takes {median(answers):8.1f} ms, at most {max(answers):.1f} ms")
+    print(f"  latency of other requests {median(answers):8.1f} ms, at most {max(answers):.1f} ms")
     print(f"  memory of the server grew {grew / 2**20:8.1f} MiB")
 
 

@@ -43,7 +43,7 @@ SERVER = (sys.executable, "-m", "rota.cli.main", "server")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1000)
-    parser.add_argument("--tasks", type=int, default=1000, help="of each job")
+    parser.add_argument("--tasks", type=int, default=1000, help="tasks per job")
     parser.add_argument("--dir", help="where to write; default: a temporary directory")
     parser.add_argument("--etcd", action="store_true", help="also measure on one etcd member")
     options = parser.parse_args()
@@ -67,8 +67,8 @@ def main() -> None:
     print(f"rota server until /readyz     {ready:8.2f} s   {peak_mib:.0f} MiB")
     if on_etcd is not None:
         print(f"the same on etcd              {on_etcd.ready_seconds:8.2f} s")
-        print(f"of it, all records read       {on_etcd.read_seconds:8.2f} s")
-        print(f"a standby leads after a stop  {on_etcd.lead_seconds:8.2f} s   it reads nothing again")
+        print(f"  reading all records         {on_etcd.read_seconds:8.2f} s")
+        print(f"a standby leads after a stop  {on_etcd.lead_seconds:8.2f} s   without another read")
 
 
 def finished_snapshot(jobs: int, tasks: int) -> Snapshot:
@@ -215,7 +215,7 @@ def start(directory: Path) -> tuple[float, float]:
 
 
 def is_ready(directory: Path) -> bool:
-    """Whether the server is ready at the address that it has written down."""
+    """Whether the server is ready at the address in the context `local`."""
     try:
         address = tomllib.loads((directory / "contexts" / "local.toml").read_text())["addr"]
         with urllib.request.urlopen(f"{address}/readyz", timeout=5) as answer:

@@ -2,7 +2,7 @@
 
 python bench/scale.py [--nodes 100,316,1000,3162,10000] [--tasks 100] [--plot FILE.svg] [--elastic]
 
-Each size runs in its own process, so that its memory can be measured. Every invariant is checked on the way.
+Each size runs in its own process, so that its memory can be measured. Every invariant is checked meanwhile.
 With --elastic all jobs arrive at once at a cluster without nodes, which grows to that size and shrinks to 0.
 """
 
@@ -102,7 +102,7 @@ def draw(path: str, rows: list[dict[str, float]], tasks: int) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--nodes", default="100,316,1000,3162,10000")
-    parser.add_argument("--tasks", type=int, default=100, help="per node")
+    parser.add_argument("--tasks", type=int, default=100, help="tasks per node")
     parser.add_argument("--plot", metavar="FILE.svg")
     parser.add_argument("--elastic", action="store_true", help="from 0 nodes and back to 0")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)

@@ -1,10 +1,10 @@
-"""A workload of the simulator on a real cluster of this machine, and the check that every guarantee holds.
+"""Run a workload of the simulator on a real cluster of this machine, and check that every guarantee holds.
 
 python bench/soak.py [--workload examples/workloads/ci.toml] [--minutes 10] [--nodes 5] [--speed 60] [--chaos]
 
 Jobs arrive as in the file, 60 times as fast, and each task is a real process. At the end every acknowledged
-job must exist once and must have ended as its behaviour demands, and nothing may be left over; otherwise it
-exits with 1.
+job must exist once and must have ended as its behaviour demands, and nothing may be left over; otherwise
+the benchmark exits with 1.
 """
 
 import argparse
@@ -257,12 +257,12 @@ def mebibytes(amount: int) -> str:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workload", default=str(WORKLOAD), help="a workload file of the simulator")
-    parser.add_argument("--minutes", type=float, default=10.0, help="for which jobs arrive")
+    parser.add_argument("--minutes", type=float, default=10.0, help="time in which jobs arrive")
     parser.add_argument("--nodes", type=int, default=5)
     parser.add_argument(
         "--speed", type=float, default=60.0, help="factor by which the workload is accelerated"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of jobs and of chaos")
+    parser.add_argument("--seed", type=int, default=1, help="seed of jobs and of chaos")
     parser.add_argument("--chaos", action="store_true", help="kill, freeze and cut off nodes during the run")
     parser.add_argument("--chaos-pace", type=float, default=1.0, help="as for `rota dev`")
     parser.add_argument(

@@ -2,10 +2,10 @@
 
 python bench/store.py [--seconds 3] [--records 1,100,1000]
 
-One commit after the other, as the engine does, with records of 300 bytes. Each store is compared with the
-limit of its medium in the same run: for SQLite plain appends with fdatasync to a preallocated file, for etcd
-bare guarded transactions of the same bytes. `ratio` is the share of that limit. etcd's members and the client
-share this machine.
+The benchmark commits one batch after the other, as the engine does, with records of 300 bytes. Each store is
+compared with the limit of its medium in the same run: for SQLite plain appends with fdatasync to a
+preallocated file, for etcd bare guarded transactions of the same bytes. `ratio` is the share of that limit.
+etcd's members and the client share this machine.
 """
 
 import argparse
@@ -93,7 +93,7 @@ async def measured(once: Once, seconds: float) -> StoreFigures:
 
 
 def changes(number: int, size: int) -> dict[str, bytes]:
-    """Records with other keys each time, out of KEYS, as jobs come and go."""
+    """Records with changing keys out of KEYS, as with jobs that are submitted and deleted."""
     return {f"task/{(number * size + n) % KEYS}": os.urandom(RECORD_BYTES) for n in range(size)}
 
 

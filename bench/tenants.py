@@ -1,4 +1,4 @@
-"""Many tenants with an attacker among them: nothing of theirs is read, killed or delayed beyond its share.
+"""Many tenants, one of them an attacker: it must not read, kill or unduly delay what belongs to the others.
 
 python bench/tenants.py [--tenants 100] [--minutes 10] [--nodes 4] [--attacks raid,flood,…]
 
@@ -6,8 +6,8 @@ The cluster is a server and root agents on this machine, with a namespace, a tok
 each tenant. The last tenant is the attacker. First the honest tenants are alone, and the time from submit to
 end of a short job is measured. Then the attacker joins for the given minutes; after that all tenants, the
 attacker included, request more than there is. Then the attacker leaves, and short jobs are measured again,
-which shows other load of the machine and what the attacker has left behind. It prints what was tried with
-which result, and exits with 1 on a breach.
+which shows other load of the machine and what the attacker has left behind. The benchmark
+prints what was tried and the results, and exits with 1 on a breach.
 
 Guarantees and the reasons for their bounds:
 
@@ -520,7 +520,7 @@ def report(run: TenantRun, findings: list[TenantFinding]) -> int:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=10.0, help="with the attacker")
+    parser.add_argument("--minutes", type=float, default=10.0, help="duration of the attack")
     parser.add_argument("--baseline", type=float, help="minutes before and after; default: 0.4 of the others")
     parser.add_argument("--tenants", type=int, default=100, help="including the attacker")
     parser.add_argument("--nodes", type=int, default=4)

@@ -1,11 +1,11 @@
-"""What idle agents cost the leader: connected to it directly, and through watchers.
+"""Cost of idle agents for the leader: connected to it directly, and through watchers.
 
 python bench/watchers.py [--nodes 1000,10000] [--watchers 0,2] [--seconds 30]
 
 Agents are simulated, but use agent.proto over their own connections with their own certificates: a hello, a
-heartbeat every two seconds, and a load when the server requests one. Measured is the CPU time of the server
-(user and system) per second of wall time, while nothing is submitted. The rate of heartbeats is printed, too,
-because an overloaded machine does not sustain it.
+heartbeat every two seconds, and a load when the server requests one. The benchmark measures the CPU time of
+the server (user and system) per second of wall time, while no job is submitted. The rate of heartbeats is
+printed, too, because an overloaded machine does not sustain it.
 """
 
 import argparse

@@ -28,7 +28,7 @@ UNLUCKY = 'test "$ROTA_INDEX" -ne 7 || { echo "7 is not my number" >&2; exit 3; 
 
 def main() -> int:
     for ending in ENDING:
-        signal.signal(ending, signal.default_int_handler)  # even if the caller had them ignored
+        signal.signal(ending, signal.default_int_handler)  # even if the parent process ignores them
     try:
         with tempfile.TemporaryDirectory(prefix="rota-demo-") as directory:
             show(Demo(Path(directory)))
@@ -46,7 +46,7 @@ def show(demo: "Demo") -> None:
         chapter("An array of 300 tasks, a quarter of a core each; they run in this directory.")
         demo.rota("run", "--name", "collatz", "--cpu", "0.25", "--array", "0-299", "--", "sh", "collatz.sh")
         demo.rota("logs", "last.299")
-        chapter("Ten tasks, one of which fails.")
+        chapter("Ten tasks; one of them fails.")
         demo.rota("run", "--name", "unlucky", "--array", "0-9", "--", "sh", "-c", UNLUCKY, exit_code=3)
         demo.rota("show", "last.7")
         chapter("A job that cannot run here, and what would help.")
@@ -63,10 +63,10 @@ def show(demo: "Demo") -> None:
         with demo.agent("node-2"):
             demo.rota("wait", "last")
             demo.rota("show", "last")
-            chapter("All that was asked for, and where it ran.")
+            chapter("All jobs, and the nodes they ran on.")
             demo.rota("ls")
             demo.rota("node", "ls")
-    chapter("That was all; the cluster is stopped and its files are removed. More: README.md")
+    chapter("The demo is over; the cluster is stopped and its files are removed. More: README.md")
 
 
 class Demo:
@@ -79,11 +79,11 @@ class Demo:
         self._server = 0
 
     def rota(self, *arguments: str, exit_code: int = 0) -> None:
-        """Run one command as a user would; what it prints goes where ours goes."""
+        """Run one command as a user would, with the output of the demo as its output."""
         say(f"$ {shlex.join(['rota', *arguments])}")
         ended = subprocess.run([*ROTA, *arguments], env=self._env, cwd=HERE, check=False)
         if ended.returncode != exit_code:
-            raise SystemExit(f"error: this should have ended with {exit_code}, not with {ended.returncode}")
+            raise SystemExit(f"error: exit code {ended.returncode}, expected {exit_code}")
         say(f"(exit code {exit_code})\n" if exit_code else "")
 
     @contextlib.contextmanager
@@ -101,19 +101,19 @@ class Demo:
 
     @contextlib.contextmanager
     def agent(self, name: str) -> Iterator[None]:
-        """The agent of a node that was here before, started again."""
+        """Restart the agent of an existing node within the block."""
         say(f"$ rota agent --name {name} &\n")
         options = ["--name", name, "--data-dir", str(self._data / name)]
         with self._running("agent", *options, stderr=subprocess.DEVNULL):
             yield
 
     def await_running(self, count: int) -> None:
-        """Until that many tasks of the last job run; a moment at most."""
+        """Wait until this number of tasks of the last job run, at most STOP_SECONDS."""
         deadline = time.monotonic() + STOP_SECONDS
         running = 0
         while running < count and time.monotonic() < deadline:
-            told = subprocess.check_output([*ROTA, "show", "last", "-o", "json"], env=self._env)
-            running = json.loads(told)["counts"].get("running", 0)
+            shown = subprocess.check_output([*ROTA, "show", "last", "-o", "json"], env=self._env)
+            running = json.loads(shown)["counts"].get("running", 0)
 
     def kill_agent(self, name: str) -> None:
         for child in psutil.Process(self._server).children():
@@ -124,7 +124,7 @@ class Demo:
 
     @contextlib.contextmanager
     def _running(self, *arguments: str, stderr: int) -> Iterator[subprocess.Popen[str]]:
-        """A process of Rota in a session of its own: Ctrl-C is for us, and we end it in good order."""
+        """A Rota process in its own session, so that Ctrl-C reaches only the demo, which then stops it."""
         process = subprocess.Popen(
             [*ROTA, *arguments], env=self._env, stderr=stderr, text=True, start_new_session=True
         )
@@ -137,7 +137,7 @@ class Demo:
                     process.wait(STOP_SECONDS)
 
     def _await_ready(self, server: subprocess.Popen[str]) -> None:
-        """Pass on what the server says until it says what comes next."""
+        """Print the output of the server up to its line "next:", which says that it is ready."""
         too_late = threading.Timer(READY_SECONDS, server.kill)
         too_late.start()
         assert server.stderr is not None, "it is a pipe"
@@ -154,7 +154,7 @@ class Demo:
         say("")
 
     def _end_what_is_left(self) -> None:
-        """Only after an interrupt while an agent was dead: its keeper ends its work and itself."""
+        """Terminate keepers whose agent was dead at an interrupt; each stops its tasks before it exits."""
         left = [process for process in psutil.process_iter() if self._is_ours(process)]
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -171,7 +171,7 @@ class Demo:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Whoever presses Ctrl-C again waits for the end of the tidying up."""
+    """Ignore a second Ctrl-C until the cleanup is done."""
     before = {one: signal.signal(one, signal.SIG_IGN) for one in ENDING}
     try:
         yield

@@ -1,8 +1,8 @@
-"""Install what Rota's own make targets need of the machine: `python3 tools/machine.py venv|tests`.
+"""Install the Debian packages that make targets need: `python3 tools/machine.py venv|tests`.
 
-It runs before `.venv` exists, so it uses the standard library alone. With apt and root (or sudo without a
-password) it installs what is missing. Elsewhere it names what is missing and succeeds all the same: the tests
-that need it are left out, and the last lines of the test run say so.
+It runs before `.venv` exists, so it uses only the standard library. With apt and root (or sudo without a
+password) it installs the missing packages. Otherwise it prints their names and still succeeds: the tests that
+need them are left out, and the last lines of the test run say so.
 """
 
 import os
@@ -11,8 +11,8 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
-# What the tests run, and the Debian packages it comes from. runc stands before podman, which would otherwise
-# bring crun: that one cannot run where both versions of control groups are mounted.
+# The commands that tests run, and the Debian packages that contain them. runc is installed before podman,
+# which would otherwise install crun: crun does not work if both versions of control groups are mounted.
 COMMANDS = {
     "runc": "runc",
     "podman": "podman",
@@ -27,7 +27,7 @@ COMMANDS = {
     "ip": "iproute2",
     "openssl": "openssl",
     "curl": "curl",
-    "cc": "gcc libc6-dev",  # which gcc only recommends
+    "cc": "gcc libc6-dev",  # gcc only recommends libc6-dev
 }
 ALONE = ("runc",)  # installed before the others
 
@@ -50,14 +50,14 @@ def main(purpose: str) -> int:
 def install(packages: list[str]) -> None:
     apt = apt_get()
     if apt is None:
-        print(f"not installed here, for want of apt and root: {', '.join(packages)}", file=sys.stderr)
+        print(f"not installed, because apt and root are needed: {', '.join(packages)}", file=sys.stderr)
         return
     print(f"installing {', '.join(packages)}", file=sys.stderr)
     run([*apt, "update"])
     first = [package for package in packages if package in ALONE]
     rest = [package for package in packages if package not in ALONE]
     for together in (first, rest):
-        # One package that cannot be had must not keep the others away.
+        # One unavailable package must not prevent the installation of the others.
         if together and not add(apt, together):
             for package in together:
                 if not add(apt, [package]):
@@ -65,11 +65,11 @@ def install(packages: list[str]) -> None:
 
 
 def apt_get() -> list[str] | None:
-    """The command line of apt-get with the rights it needs, or None where it cannot be had."""
+    """The apt-get command line, with sudo if needed; None without apt-get or without the rights."""
     program = shutil.which("apt-get")
     if program is None:
         return None
-    # RUNLEVEL keeps the packages' services from being started.
+    # RUNLEVEL=1 prevents the start of the packages' services.
     command = ["env", "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1", program, "--quiet", "--yes"]
     if os.geteuid() == 0:
         return command
@@ -84,7 +84,7 @@ def add(apt: list[str], packages: list[str]) -> bool:
 
 
 def run(command: list[str]) -> bool:
-    """Whether it succeeded; what it printed is shown only if it did not."""
+    """Run a command and return whether it succeeded; its output is printed only if it failed."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

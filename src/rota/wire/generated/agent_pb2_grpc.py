@@ -60,14 +60,14 @@ class AgentServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Connect(self, request_iterator, context):
-        """One per node, for as long as the node is up. The first message up is Hello, the first one down is Welcome.
+        """One stream per node, open while the node is up. The node's first message is Hello, the server's is Welcome.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PushLog(self, request_iterator, context):
-        """A log that the server asked for by OpenLog, apart from the control stream so that it delays no heartbeat.
+        """A log that the server requested by OpenLog, apart from the control stream so that it delays no heartbeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -81,7 +81,7 @@ class AgentServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Renew(self, request, context):
-        """A new certificate for the node whose certificate this connection shows.
+        """A new certificate for the node whose certificate this connection uses.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

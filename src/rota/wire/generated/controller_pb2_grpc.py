@@ -132,7 +132,7 @@ class ControllerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Follow(self, request, context):
-        """Hear of a job that was submitted before, from where one stopped listening.
+        """Follow a job that was submitted before, from the last position received.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -159,14 +159,14 @@ class ControllerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Delete(self, request, context):
-        """Forget a job that has ended.
+        """Delete a job that has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Pause(self, request, context):
-        """Start nothing new of a job; with `stop` its running tasks are stopped too, and tried again after Resume.
+        """Start no further tasks of a job; with `stop` its running tasks are stopped too, and started again after Resume.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -179,63 +179,63 @@ class ControllerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Restart(self, request, context):
-        """Stop running tasks and try them again; no retry is spent.
+        """Stop running tasks and start them again; this costs no retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Move(self, request, context):
-        """Stop tasks where they are and start them on another node; no retry is spent.
+        """Stop tasks and start them on another node; this costs no retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Drain(self, request, context):
-        """Give a node no new tasks; services leave it, and the rest when the deadline is over.
+        """Place no new tasks on a node; services are moved immediately, other tasks at the deadline.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Plan(self, request, context):
-        """What would become of a job if it were submitted now; nothing is written.
+        """The outcome of a job if it were submitted now; nothing is stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Everything that happened after a sequence number, then as it happens; statistics at an interval, if asked.
+        """All events after a sequence number, then new ones as they happen; statistics at an interval, if requested.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Acknowledge(self, request, context):
-        """Everything up to a sequence number was dealt with by this subscriber.
+        """Acknowledge all events up to a sequence number as handled by this subscriber.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Resolve(self, request, context):
-        """What becomes of lost tasks of a job whose recovery this subscriber owns.
+        """Decide about lost tasks of a job whose recovery this subscriber owns.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def State(self, request, context):
-        """Nodes, queue, jobs that have not ended, and lost tasks that wait for a decision; in pages.
+        """Nodes, the queue, jobs that have not ended, and lost tasks that wait for a decision, in pages.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetPace(self, request, context):
-        """Between which bounds nodes report how busy they are.
+        """Set the minimum and maximum interval of load reports of nodes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,14 +50,14 @@ class WatcherServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Attach(self, request_iterator, context):
-        """One per watcher. Each side sends at least one batch a second, and leaves one that is silent.
+        """One stream per watcher. Each side sends at least one batch per second, and disconnects if the other is silent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RenewWatcher(self, request, context):
-        """A new certificate for the watcher whose certificate this connection shows.
+        """A new certificate for the watcher whose certificate this connection uses.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
