@@ -127,12 +127,12 @@ def _control_groups() -> Lack | None:
     """Of either version, in which a root keeper can make groups."""
     if lack := _root():
         return lack
-    there = [
+    found = [
         path
         for path in (cgroup_mounts.delegated_cgroup_v2(), *cgroup_mounts.own_cgroups_v1().values())
         if path
     ]
-    return None if any(os.access(path, os.W_OK) for path in there) else Lack(Cause.MACHINE, "there are none")
+    return None if any(os.access(path, os.W_OK) for path in found) else Lack(Cause.MACHINE, "there are none")
 
 
 def _cgroup_v2() -> Lack | None:

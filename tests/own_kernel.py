@@ -69,15 +69,15 @@ _ENVIRONMENT = {
 
 def run_inside(directory: Path, setup: str, command: str) -> str:
     """What the command printed, in a kernel that `setup` prepares; `directory` must be empty."""
-    said, init = directory / "said", directory / "init"
+    output, init = directory / "said", directory / "init"
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in _ENVIRONMENT.items())
     # Where neither way of powering off is there, the end of the first process is a panic, which ends it too.
     off = "sync\necho o > /proc/sysrq-trigger || halt -f\nsleep 5\n"
-    run = f"cd /run/repository\n{command} > {shlex.quote(str(said))} 2>&1\n{off}"
+    run = f"cd /run/repository\n{command} > {shlex.quote(str(output))} 2>&1\n{off}"
     init.write_text(f"#!/bin/sh\n{exports}{setup}{run}")
     init.chmod(0o755)
     console = _boot(directory, init, SECONDS)
-    return said.read_text() if said.exists() else console
+    return output.read_text() if output.exists() else console
 
 
 def _boot(directory: Path, init: Path, seconds: float) -> str:
@@ -121,8 +121,10 @@ def debian_kernel() -> Path:
     if not (place / "boot").exists():
         with tempfile.TemporaryDirectory(dir=Path(sys.prefix)) as name:
             asked = ["apt-cache", "depends", "--important", "linux-image-amd64"]
-            said = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
-            package = next(line.split()[-1] for line in said.splitlines() if "Depends: linux-image-" in line)
+            output = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+            package = next(
+                line.split()[-1] for line in output.splitlines() if "Depends: linux-image-" in line
+            )
             subprocess.run(
                 ["apt-get", "download", "--quiet", package], cwd=name, check=True, capture_output=True
             )

@@ -7,7 +7,7 @@ from rota.agent.plan import HostFacts
 from rota.model.ids import JobId
 from rota.model.messages import JobOrders, ReportedState, Start, task_template
 from rota.model.result import ResultEndpoint
-from rota.testing.builders import claims, job_spec
+from rota.testing.builders import job_reports, job_spec
 
 HOST = HostFacts(frozenset(), leaving=False)
 
@@ -32,7 +32,7 @@ def test_a_template_is_forwarded_to_the_keeper_once() -> None:
 def test_a_template_is_forwarded_again_after_a_refusal() -> None:
     tracker = AttemptTracker()
     order(tracker, 0, described=True)
-    tracker.record([claims(1, ReportedState.REFUSED, (0, 1), reason="cannot write the journal")])
+    tracker.record([job_reports(1, ReportedState.REFUSED, (0, 1), reason="cannot write the journal")])
 
     assert order(tracker, 1).work == task_template(job_spec())
 
@@ -47,7 +47,7 @@ def test_a_changed_result_endpoint_is_forwarded() -> None:
     for index, work in enumerate((before, before, after, after)):
         orders = [JobOrders(job, work, [Start(index, 1, firm=True)], [])]
         tracker.remember_templates(orders)
-        forwarded_templates += [one.work for one in tracker.apply_orders(orders, HOST)]
+        forwarded_templates += [order.work for order in tracker.apply_orders(orders, HOST)]
 
     assert forwarded_templates == [before, None, after, None]
 
@@ -61,10 +61,10 @@ async def test_all_accepts_are_durable_at_the_watermark() -> None:
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(tracker.all_accepts_durable())
         before = [await is_over(waiting)]
-        tracker.record([claims(1, ReportedState.EXITED, (0, 1))])  # it ended before its accept was sent
+        tracker.record([job_reports(1, ReportedState.EXITED, (0, 1))])  # it ended before its accept was sent
         tracker.sent_in(2, tracker.drain_changes())
         before.append(await is_over(waiting))
-        tracker.record([claims(1, ReportedState.RUNNING, (1, 1))])
+        tracker.record([job_reports(1, ReportedState.RUNNING, (1, 1))])
         tracker.sent_in(3, tracker.drain_changes())
         tracker.on_durable(2)
         await waiting

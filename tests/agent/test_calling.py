@@ -79,16 +79,16 @@ class Quits(PretendRuntime):
 
     def __init__(self, directory: Path) -> None:
         super().__init__("a", directory)
-        self._told = asyncio.Event()
+        self._notified = asyncio.Event()
 
     async def events(self) -> AsyncIterator[list[JobReports]]:
-        await self._told.wait()
+        await self._notified.wait()
         nothing: list[list[JobReports]] = []
-        for claims in nothing:
-            yield claims
+        for reports in nothing:
+            yield reports
 
     async def quit(self) -> None:
-        self._told.set()
+        self._notified.set()
 
 
 @asynccontextmanager

@@ -37,10 +37,10 @@ class Signing(FakeService):
         self._ahead = ahead
         self._refusals = refusals
 
-    async def Connect(self, words: AsyncIterator[pb.FromNode], context: Any) -> None:  # noqa: N802 - gRPC chooses this name
+    async def Connect(self, messages: AsyncIterator[pb.FromNode], context: Any) -> None:  # noqa: N802 - gRPC chooses this name
         if self.refuses_connections and not self.renewed:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the certificate expired: renew it first")
-        await super().Connect(words, context)
+        await super().Connect(messages, context)
 
     async def Renew(self, request: pb.RenewRequest, context: Any) -> pb.RenewReply:  # noqa: N802 - gRPC chooses this name
         if self._refusals:

@@ -18,17 +18,17 @@ AT_ONCE = struct.pack("ii", 1, 0)  # SO_LINGER 0: a close becomes a reset
 
 
 async def test_probing_an_open_port_sends_nothing() -> None:
-    heard: asyncio.Queue[bytes] = asyncio.Queue()
+    received: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.put_nowait(await reader.read())
+        received.put_nowait(await reader.read())
         writer.close()
 
     async with await asyncio.start_server(listen, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
 
         assert await probe_port(f"127.0.0.1:{port}") is None
-        assert await heard.get() == b""
+        assert await received.get() == b""
 
 
 async def test_probing_a_closed_port_returns_the_error() -> None:
@@ -64,9 +64,9 @@ async def test_a_close_after_the_handshake_means_the_certificate_is_refused(
 
     async with await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context) as server:
         port = server.sockets[0].getsockname()[1]
-        told = await diagnose(f"127.0.0.1:{port}", node)
+        problem = await diagnose(f"127.0.0.1:{port}", node)
 
-    assert "does not accept this node's certificate" in told
+    assert "does not accept this node's certificate" in problem
 
 
 @pytest.mark.parametrize(

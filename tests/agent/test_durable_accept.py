@@ -14,7 +14,7 @@ from rota.model.messages import (
     task_template,
 )
 from rota.model.shape import RunMode
-from rota.testing.builders import claims, job_spec
+from rota.testing.builders import job_reports, job_spec
 
 ONE = JobId("1")
 WELL = HostFacts(frozenset(), leaving=False)
@@ -77,17 +77,17 @@ def test_the_shortest_lease_counts_also_after_a_restart_of_the_agent() -> None:
     tracker = AttemptTracker()
     assert tracker.lease_ms is None
 
-    tracker.replace_all([claims(1, ReportedState.RUNNING, (0, 1))], {ONE: 20_000, JobId("2"): 3_000})
+    tracker.replace_all([job_reports(1, ReportedState.RUNNING, (0, 1))], {ONE: 20_000, JobId("2"): 3_000})
     assert tracker.lease_ms == 20_000
 
 
 def test_a_lease_counts_from_the_last_acknowledged_message() -> None:
-    words = MessageSequence()
+    sequence = MessageSequence()
     for now_ms in (1000, 2000, 3000):
-        words.next_number(now_ms)
-    words.stale_ms(echo=2, now_ms=3500)
+        sequence.next_number(now_ms)
+    sequence.stale_ms(echo=2, now_ms=3500)
 
-    assert words.acknowledged_ms == 2000
+    assert sequence.acknowledged_ms == 2000
 
 
 def test_a_node_without_leases_refuses() -> None:

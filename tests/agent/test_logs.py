@@ -38,14 +38,14 @@ def request(index: int = 0, stream: str = "stdout", **more: object) -> pb.OpenLo
     return pb.OpenLog(**fields)  # type: ignore[arg-type]
 
 
-async def read(root: Path, wanted: pb.OpenLog, is_live: Callable[[], bool] = lambda: False) -> bytes:
+async def read(root: Path, request: pb.OpenLog, is_live: Callable[[], bool] = lambda: False) -> bytes:
     """The bytes of all chunks, after a check that they are contiguous."""
     data = b""
-    async for chunk in logs.read(root, wanted, is_live):
+    async for chunk in logs.read(root, request, is_live):
         assert not chunk.error, chunk.error
         assert chunk.id == 3
         if chunk.data:
-            assert chunk.offset == wanted.offset + len(data)
+            assert chunk.offset == request.offset + len(data)
         data += chunk.data
     return data
 

@@ -18,10 +18,10 @@ WORK = pb.Work(name="a", argv=["true"], count=1, grace_ms=1000, run="at_least_on
 
 
 def start(job: str, **work: Any) -> pb.JobOrders:
-    said = pb.Work()
-    said.CopyFrom(WORK)
-    said.MergeFrom(pb.Work(**work))
-    return pb.JobOrders(job=job, work=said, start_index=[0], start_attempt=[1], start_firm=[True])
+    merged = pb.Work()
+    merged.CopyFrom(WORK)
+    merged.MergeFrom(pb.Work(**work))
+    return pb.JobOrders(job=job, work=merged, start_index=[0], start_attempt=[1], start_firm=[True])
 
 
 class Ordering(FakeService):
@@ -39,15 +39,15 @@ class Ordering(FakeService):
         for message in self._messages:
             await context.write(message)
         async for received in messages:
-            for one in wire.reports_from_wire(list(received.report.jobs)):
-                for claim in one.reports:
-                    self.reports.put_nowait((one.job, ReportedState(claim.said), claim.reason))
+            for job_reports in wire.reports_from_wire(list(received.report.jobs)):
+                for report in job_reports.reports:
+                    self.reports.put_nowait((job_reports.job, ReportedState(report.state), report.reason))
 
-    async def report_of(self, job: str, *said: ReportedState) -> str | None:
+    async def report_of(self, job: str, *states: ReportedState) -> str | None:
         """The reason of the first report of a job with one of these states."""
         while True:
             name, now, reason = await self.reports.get()
-            if name == job and now in said:
+            if name == job and now in states:
                 return reason
 
 

@@ -59,7 +59,7 @@ def template(*argv: str) -> TaskTemplate:
 async def until_reported(runtime: ProcessRuntime, state: ReportedState) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         async for batch in runtime.events():
-            if any(report.said == state for job in batch for report in job.reports):
+            if any(report.state == state for job in batch for report in job.reports):
                 return
 
 
@@ -88,7 +88,7 @@ def test_running_work_of_another_release_is_reported_and_can_be_stopped(outdated
         await runtime.stop([AttemptName(JOB, 0, 1)])
         await until_reported(runtime, ReportedState.STOPPED)
         await quit_keeper(runtime)
-        return [report.said for job in found for report in job.reports]
+        return [report.state for job in found for report in job.reports]
 
     assert asyncio.run(attach_and_stop()) == [ReportedState.RUNNING]
 
@@ -102,7 +102,11 @@ def test_the_next_keeper_reports_unacknowledged_results_of_the_previous_one(outd
         await quit_keeper(runtime)
         await asyncio.to_thread(outdated.upgrade)
         found = await runtime.attach(RESOURCES)
-        state = runtime.is_outdated, runtime.shortage, [one.said for job in found for one in job.reports]
+        state = (
+            runtime.is_outdated,
+            runtime.shortage,
+            [report.state for job in found for report in job.reports],
+        )
         await quit_keeper(runtime)
         return state
 

@@ -43,7 +43,7 @@ def test_a_refused_start_does_not_block_a_stop() -> None:
     ],
 )
 def test_a_veto_has_a_reason(facts: HostFacts, asked: TaskTemplate | None, reason: str) -> None:
-    said = veto(asked, facts)
+    refusal = veto(asked, facts)
 
-    assert said is not None
-    assert said.startswith(reason)
+    assert refusal is not None
+    assert refusal.startswith(reason)

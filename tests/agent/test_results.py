@@ -39,11 +39,11 @@ class Server:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 outer.posted.append((self.path, self.headers["authorization"], body))
                 status = outer.statuses.pop(0) if len(outer.statuses) > 1 else outer.statuses[0]
-                said = b'{"detail": "because"}'
+                reply = b'{"detail": "because"}'
                 self.send_response(status)
-                self.send_header("content-length", str(len(said)))
+                self.send_header("content-length", str(len(reply)))
                 self.end_headers()
-                self.wfile.write(said)
+                self.wfile.write(reply)
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -113,7 +113,7 @@ async def test_an_end_is_reported_as_running_until_its_result_is_accepted(
     assert again == [JobReports(ONE, [RUNNING])]
     assert noted == [JobReports(ONE, [ENDED])]
     assert (len(server.posted), len(set(server.posted[1:]))) == (4, 3)  # each request is signed again
-    assert {said for _, _, said in server.posted} == {body}
+    assert {posted_body for _, _, posted_body in server.posted} == {body}
     assert path == PATH
     assert json.loads(body) == {"results": {"exit_code": 3}, "failure": "it ended with exit code 3"}
     assert verify_request(header, "POST", PATH, authority.ca_pem, NOW).covers(body)
@@ -136,12 +136,12 @@ async def test_a_refused_or_late_result_ends_the_attempt_without_one(
     with serving(status) as server:
         async with reporting(identity, tmp_path, server.url, patience_seconds=patience_seconds) as agent:
             agent.reporter.defer_ends([JobReports(ONE, [ENDED])])
-            ((_, (claim,)),) = await agent.noted.get()
+            ((_, (report,)),) = await agent.noted.get()
 
-    assert (claim.said, claim.exit_code) == (ReportedState.EXITED, 3)
-    assert claim.reason is not None
-    assert claim.reason.startswith("its result was not reported: ")
-    assert claim.reason.endswith("because")
+    assert (report.state, report.exit_code) == (ReportedState.EXITED, 3)
+    assert report.reason is not None
+    assert report.reason.startswith("its result was not reported: ")
+    assert report.reason.endswith("because")
     assert len(server.posted) == 1
 
 

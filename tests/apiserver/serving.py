@@ -195,9 +195,9 @@ class _Web(uvicorn.Server):
 class NoOutputs:
     """An OutputSource without any output files."""
 
-    async def outputs(self, node: NodeId, wanted: OutputsRequest) -> AsyncGenerator[bytes, None]:
+    async def outputs(self, node: NodeId, request: OutputsRequest) -> AsyncGenerator[bytes, None]:
         for _ in range(1):
-            raise NotFound(f"node {node} has no outputs of {wanted.job}")
+            raise NotFound(f"node {node} has no outputs of {request.job}")
         yield b""
 
 

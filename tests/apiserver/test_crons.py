@@ -41,7 +41,7 @@ def started_runs(mirror: Mirror, minutes: float) -> list[str]:
     """Decide at that time; the names of the jobs that start."""
     plan = controller.reconciler(zone).decide(mirror, "default/tick", at(minutes))
     applied(mirror, plan)
-    return [one.name for one in plan.puts if isinstance(one, JobSpec)]
+    return [record.name for record in plan.puts if isinstance(record, JobSpec)]
 
 
 def test_a_run_is_a_job_of_the_template_named_after_its_time() -> None:

@@ -19,7 +19,7 @@ from tests.apiserver.test_submission import applied, with_jobs
 
 def submitted(mirror: Mirror, after: object) -> JobSpec:
     plan = submission.submit_job(mirror, {"command": ["true"], "after": after}, ADA, None, NOW)
-    return next(one for one in plan.puts if isinstance(one, JobSpec))
+    return next(record for record in plan.puts if isinstance(record, JobSpec))
 
 
 @pytest.mark.parametrize(

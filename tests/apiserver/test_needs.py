@@ -70,13 +70,13 @@ def test_needs_that_are_not_given_have_the_built_in_defaults(mirror: Mirror) -> 
 
 def test_defaults_of_the_namespace_apply_where_a_job_gives_none(mirror: Mirror) -> None:
     mirror.apply(NamespaceRecord("team", defaults={"cpu": 2000, "memory": GIB, "licence": 1}))
-    unsaid = submitted(mirror, namespace="team")
-    said = submitted(mirror, namespace="team", cpu=0.5, memory=0, resources={"licence": 0})
+    default = submitted(mirror, namespace="team")
+    explicit = submitted(mirror, namespace="team", cpu=0.5, memory=0, resources={"licence": 0})
     elsewhere = submitted(mirror)
 
-    assert list(unsaid.needs.items()) == [("cpu", 2000), ("memory", GIB), ("licence", 1)]
-    assert set(unsaid.origins.values()) == {"namespace"}
-    assert (said.needs, set(said.origins.values())) == ({"cpu": 500}, {"explicit"})
+    assert list(default.needs.items()) == [("cpu", 2000), ("memory", GIB), ("licence", 1)]
+    assert set(default.origins.values()) == {"namespace"}
+    assert (explicit.needs, set(explicit.origins.values())) == ({"cpu": 500}, {"explicit"})
     assert elsewhere.needs == {"cpu": 1000}
 
 

@@ -75,10 +75,12 @@ def test_every_route_is_in_the_document_and_nothing_else() -> None:
 
 
 def test_every_field_and_every_parameter_has_a_description() -> None:
-    silent = [f"{name}.{field}" for name, field, one in fields() if not one.get("description")]
+    silent = [
+        f"{name}.{field}" for name, field, field_schema in fields() if not field_schema.get("description")
+    ]
     silent += [name for name, schema in SCHEMAS.items() if not schema.get("description")]
     for operation in operations():
-        silent += [one["name"] for one in operation["parameters"] if not one["description"]]
+        silent += [parameter["name"] for parameter in operation["parameters"] if not parameter["description"]]
 
     assert silent == []
     assert len({operation["operationId"] for operation in operations()}) == len(OPERATIONS)

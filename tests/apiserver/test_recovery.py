@@ -111,8 +111,8 @@ def test_the_number_of_remembered_decisions_is_bounded() -> None:
     (answers,) = resolve_losses(mirror, resolution(1, 2), ANN).puts
 
     assert isinstance(answers, RecoveryAnswers)
-    assert len(answers.words) == ANSWERS_MAX
-    assert {1, 2} <= answers.words.keys()
+    assert len(answers.decisions) == ANSWERS_MAX
+    assert {1, 2} <= answers.decisions.keys()
 
 
 def test_unresolved_tasks_are_listed() -> None:

@@ -59,9 +59,9 @@ def outcome(body: object) -> str:
 
 def with_jobs(*specs: JobSpec) -> Mirror:
     mirror = Mirror()
-    for one in specs:
-        mirror.apply(one)
-    mirror.apply(Counters(max((int(one.id) for one in specs), default=0)))
+    for submitted_spec in specs:
+        mirror.apply(submitted_spec)
+    mirror.apply(Counters(max((int(submitted_spec.id) for submitted_spec in specs), default=0)))
     return mirror
 
 

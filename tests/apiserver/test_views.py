@@ -153,7 +153,7 @@ def test_a_task_lists_all_its_attempts_oldest_first() -> None:
     )
     past = task_json(mirror, mirror.jobs[JobId("1")], 0)["attempts"]
 
-    assert [(one["attempt"], one["state"], one["node"]) for one in past] == [
+    assert [(attempt["attempt"], attempt["state"], attempt["node"]) for attempt in past] == [
         (1, "lost", "laptop"),
         (2, "offered", "n9"),
         (3, "succeeded", "laptop"),
@@ -270,7 +270,7 @@ def test_an_evicted_attempt_is_shown_as_such() -> None:
     shown = task_json(mirror, mirror.jobs[JobId("1")], 0)
 
     assert shown["evicted"]
-    assert [(one["attempt"], one["state"], one["evicted"]) for one in shown["attempts"]] == [
+    assert [(attempt["attempt"], attempt["state"], attempt["evicted"]) for attempt in shown["attempts"]] == [
         (1, "stopped", True),
         (2, "running", True),
     ]

@@ -35,7 +35,7 @@ def warned(mirror: Mirror | None = None, **body: Any) -> list[tuple[str, str]]:
     given = cluster() if mirror is None else mirror
     answer = submission.submit_job(given, {"command": ["true"], **body}, ADA, None, NOW).answer
     assert isinstance(answer, submission.SubmitResult)
-    return [(one.field, one.text) for one in answer.warnings]
+    return [(warning.field, warning.text) for warning in answer.warnings]
 
 
 def submitted(mirror: Mirror, **body: Any) -> JobId:

@@ -40,20 +40,20 @@ def complaints(source: Path, scratch: Path) -> str:
 
 def contracts(source: Path) -> list[Contract]:
     # import-linter refuses a contract that names a module that does not exist.
-    there = modules(source)
+    known = modules(source)
     drafts: list[Contract] = [
-        layers(there),
-        forbidden("deciding code touches nothing", pure(there), (*THE_WORLD, *concrete(there))),
+        layers(known),
+        forbidden("deciding code touches nothing", pure(known), (*THE_WORLD, *concrete(known))),
         forbidden("the keeper imports nothing else of ours", ("rota.keeper",), packages_but("keeper")),
         forbidden("outside is outside", OUTSIDE, BEHIND_THE_API) | {"allow_indirect_imports": True},
-        protected("only the wiring names concrete classes", concrete(there)),
+        protected("only the wiring names concrete classes", concrete(known)),
         {"name": "no cycles", "type": "acyclic_siblings", "ancestors": ["rota"]},
     ]
-    return [contract for draft in drafts if (contract := only_what_exists(draft, there))]
+    return [contract for draft in drafts if (contract := only_what_exists(draft, known))]
 
 
-def layers(there: dict[str, Path]) -> Contract:
-    existing = [[name for name in names if f"rota.{name}" in there] for names in LAYERS]
+def layers(known: dict[str, Path]) -> Contract:
+    existing = [[name for name in names if f"rota.{name}" in known] for names in LAYERS]
     return {
         "name": "imports go downward only",
         "type": "layers",
@@ -86,10 +86,10 @@ def packages_but(name: str) -> tuple[str, ...]:
     return tuple(f"rota.{other}" for names in LAYERS for other in names if other != name)
 
 
-def pure(there: dict[str, Path]) -> tuple[str, ...]:
+def pure(known: dict[str, Path]) -> tuple[str, ...]:
     """All deciding code: each package whose modules are all pure, else each pure module by itself."""
-    impure = [name for name, path in there.items() if not is_pure(name, docstring(path))]
-    whole = [name for name in there if not any(within(below, (name,)) for below in impure)]
+    impure = [name for name, path in known.items() if not is_pure(name, docstring(path))]
+    whole = [name for name in known if not any(within(below, (name,)) for below in impure)]
     # A contract on a package covers everything below it: naming its modules as well would only cost time.
     return tuple(name for name in whole if not _has_named_parent(name, frozenset(whole)))
 
@@ -103,20 +103,20 @@ def docstring(path: Path) -> str | None:
     return ast.get_docstring(ast.parse(path.read_text()))
 
 
-def concrete(there: dict[str, Path]) -> tuple[str, ...]:
+def concrete(known: dict[str, Path]) -> tuple[str, ...]:
     """Each module directly below a port's package, except the ports."""
-    below = (name.rpartition(".") for name in there)
+    below = (name.rpartition(".") for name in known)
     return tuple(f"{package}.{leaf}" for package, _, leaf in below if leaf not in PORTS.get(package, (leaf,)))
 
 
-def only_what_exists(draft: Contract, there: dict[str, Path]) -> Contract:
+def only_what_exists(draft: Contract, known: dict[str, Path]) -> Contract:
     """The contract without modules that do not exist; empty when none of its modules do."""
     lists = ("source_modules", "forbidden_modules", "protected_modules", "allowed_importers")
     kept = dict(draft)
     for key in lists:
         names = draft.get(key)
         if isinstance(names, list):
-            kept[key] = [name for name in names if name in there or not name.startswith("rota.")]
+            kept[key] = [name for name in names if name in known or not name.startswith("rota.")]
     return kept if all(kept.get(key, True) for key in lists) else {}
 
 

@@ -51,7 +51,7 @@ def test_every_package_is_deciding_code_or_is_not() -> None:
 
 
 def test_the_list_of_pure_modules_comes_from_the_tree() -> None:
-    listed = pure(_there())
+    listed = pure(_known_modules())
 
     assert {"rota.model", "rota.rules", "rota.controllers", "rota.scheduler"} <= set(listed)
     assert {"rota.engine.loop", "rota.watcher.dispatch", "rota.store.codec"} <= set(listed)
@@ -59,17 +59,17 @@ def test_the_list_of_pure_modules_comes_from_the_tree() -> None:
 
 
 def test_a_marker_stands_only_where_it_is_needed() -> None:
-    there = _there()
-    deciding = [name for name in there if within(name, DECIDING)]
-    marked = [name for name in deciding if is_marked(docstring(there[name]))]
+    known = _known_modules()
+    deciding = [name for name in known if within(name, DECIDING)]
+    marked = [name for name in deciding if is_marked(docstring(known[name]))]
     needless = [name for name in marked if not (_marks_a_package(name, marked) or _reaches_the_world(name))]
 
     assert needless == []
 
 
 def test_packages_of_deciding_code_import_nothing() -> None:
-    there = _there()
-    packages = [name for name, path in there.items() if path.name == "__init__.py" and within(name, DECIDING)]
+    known = _known_modules()
+    packages = [name for name, path in known.items() if path.name == "__init__.py" and within(name, DECIDING)]
     importing = [name for name in packages if _imported_by(name)]
 
     assert importing == []
@@ -89,38 +89,38 @@ def test_packages_of_deciding_code_import_nothing() -> None:
     ],
 )
 def test_every_name_of_the_table_exists(named: str) -> None:
-    assert [name for name in _there() if fnmatchcase(name, named)]
+    assert [name for name in _known_modules() if fnmatchcase(name, named)]
 
 
 def test_pure_modules_elsewhere_carry_no_marker() -> None:
-    there = _there()
+    known = _known_modules()
 
-    assert [name for name in PURE_ELSEWHERE if not is_pure(name, docstring(there[name]))] == []
+    assert [name for name in PURE_ELSEWHERE if not is_pure(name, docstring(known[name]))] == []
 
 
 def _marks_a_package(name: str, marked: list[str]) -> bool:
     """Whether the name is a package all of whose modules are marked."""
-    below = [other for other in _there() if other.startswith(f"{name}.")]
+    below = [other for other in _known_modules() if other.startswith(f"{name}.")]
     return bool(below) and all(other in marked for other in below)
 
 
 def _reaches_the_world(start: str) -> bool:
     """Whether the module imports the world, directly or through other modules of ours."""
-    there = _there()
-    world = (*THE_WORLD, *concrete(there))
+    known = _known_modules()
+    world = (*THE_WORLD, *concrete(known))
     seen, todo = {start}, [start]
     while todo:
         for imported in _imported_by(todo.pop()):
             if within(imported, world):
                 return True
-            if imported in there and imported not in seen:
+            if imported in known and imported not in seen:
                 seen.add(imported)
                 todo.append(imported)
     return False
 
 
 @cache
-def _there() -> dict[str, Path]:
+def _known_modules() -> dict[str, Path]:
     return modules(SOURCE)
 
 

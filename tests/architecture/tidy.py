@@ -20,7 +20,7 @@ from tests.architecture.table import (
 
 
 @dataclass(frozen=True)
-class Finding:
+class StyleViolation:
     module: str
     line: int
     problem: str
@@ -41,10 +41,10 @@ Problems = Iterator[tuple[int, str]]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def findings(name: str, text: str) -> list[Finding]:
+def findings(name: str, text: str) -> list[StyleViolation]:
     tree = ast.parse(text)
     module = Module(name, text, tree, tuple(ast.walk(tree)))
-    found = (Finding(name, line, problem) for rule in RULES for line, problem in rule(module))
+    found = (StyleViolation(name, line, problem) for rule in RULES for line, problem in rule(module))
     return sorted(found, key=lambda finding: finding.line)
 
 

@@ -451,9 +451,9 @@ def test_watchers_have_tokens_of_their_own_and_are_listed_and_removed(
     rota("watcher", "ls", "-o", "id")
     rota("watcher", "delete", "edge")
 
-    told = capsys.readouterr()
-    assert told.out == f"{line}\nw1\n"
-    assert "watcher edge is removed" in told.err
+    printed = capsys.readouterr()
+    assert printed.out == f"{line}\nw1\n"
+    assert "watcher edge is removed" in printed.err
     assert server.asked("POST /v1/join-tokens")[0].body == {"role": "watcher", "valid_seconds": 600.0}
 
 

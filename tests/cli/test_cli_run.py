@@ -193,10 +193,10 @@ def test_warnings_are_printed_on_stderr_unless_quiet(
         server.on("POST /v1/jobs", statuses(job("submitted", warnings=[warning]), job("succeeded")))
 
     rota("run", *how, "--region", "moon", "--", "true")
-    told = capsys.readouterr().err
+    err = capsys.readouterr().err
     rota("run", "-q", *how, "--region", "moon", "--", "true")
 
-    assert told.startswith("warning: region: no node has the label region\ufffd[2J now\n")
+    assert err.startswith("warning: region: no node has the label region\ufffd[2J now\n")
     assert "warning" not in capsys.readouterr().err
 
 
@@ -407,8 +407,8 @@ def test_array_progress_is_printed_by_tenths(
     rota("run", "--array", "0-99", "--", "sim")
 
     err = capsys.readouterr().err
-    told = [line.split(",")[0] for line in err.splitlines() if "tasks done" in line]
-    assert told == [f"job 12: {done} of 100 tasks done" for done in (10, 20, 50)]
+    progress = [line.split(",")[0] for line in err.splitlines() if "tasks done" in line]
+    assert progress == [f"job 12: {done} of 100 tasks done" for done in (10, 20, 50)]
 
 
 def test_output_of_an_array_is_marked_with_the_index(

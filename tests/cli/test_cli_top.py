@@ -96,8 +96,8 @@ def test_without_a_terminal_it_is_one_table_or_json(server: CannedServer, rota: 
     rota("top")  # type: ignore[operator]
     assert "laptop" in capsys.readouterr().out
     rota("top", "-o", "json")  # type: ignore[operator]
-    said = json.loads(capsys.readouterr().out)
-    assert (len(said["nodes"]), len(said["jobs"])) == (1, 1)
+    shown = json.loads(capsys.readouterr().out)
+    assert (len(shown["nodes"]), len(shown["jobs"])) == (1, 1)
 
 
 def test_on_a_terminal_it_is_live_until_q(server: CannedServer, home: Path) -> None:

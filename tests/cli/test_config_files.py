@@ -43,13 +43,13 @@ def test_precedence_is_flag_environment_file_default(tmp_path: Path) -> None:
     options = ServerOptions(path, data_dir="/flag")
 
     config = server_config(options, environ)
-    told = {item.key: item.source for item in sources(ServerConfig, path, options.flags, environ)}
+    sources_by_key = {item.key: item.source for item in sources(ServerConfig, path, options.flags, environ)}
 
     assert (config.data_dir, config.name, config.store) == ("/flag", "environment", "memory")
-    assert told["data_dir"] == "flag"
-    assert told["name"] == "environment ROTA_NAME"
-    assert told["store"] == f"file {path}"
-    assert told["http_server.addr"] == "default"
+    assert sources_by_key["data_dir"] == "flag"
+    assert sources_by_key["name"] == "environment ROTA_NAME"
+    assert sources_by_key["store"] == f"file {path}"
+    assert sources_by_key["http_server.addr"] == "default"
 
 
 @pytest.mark.parametrize("said", ["a week", "-1s", "200000h"])
@@ -62,9 +62,9 @@ def test_sections_are_read(tmp_path: Path) -> None:
     crt, key = tmp_path / "c", tmp_path / "k"
     crt.touch()
     key.touch()
-    said = f'addr = "0.0.0.0:1"\nuse_tls = true\ncrt_file = "{crt}"\nkey_file = "{key}"\n'
+    settings = f'addr = "0.0.0.0:1"\nuse_tls = true\ncrt_file = "{crt}"\nkey_file = "{key}"\n'
 
-    config = server_config(ServerOptions(write(tmp_path, f"[grpc_server]\n{said}")), {})
+    config = server_config(ServerOptions(write(tmp_path, f"[grpc_server]\n{settings}")), {})
 
     assert (config.grpc_server.addr, config.grpc_server.use_tls, config.grpc_server.crt_file) == (
         "0.0.0.0:1",
@@ -214,8 +214,8 @@ def test_plain_text_to_etcd_outside_loopback_is_a_warning(
 
     assert outcome(["config", "check", file]) == 0
 
-    told = capsys.readouterr()
-    assert "WARNING: the connection to etcd at 10.0.0.1:2379 is plain text" in told.out + told.err
+    printed = capsys.readouterr()
+    assert "WARNING: the connection to etcd at 10.0.0.1:2379 is plain text" in printed.out + printed.err
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from rota.config.watcher import AGENT_ADDR, WatcherOptions, watcher_config
 
 
 def test_flags_take_precedence_over_variables_and_defaults() -> None:
-    said = {"ROTA_NAME": "edge-1", "ROTA_SERVER_ADDR": "10.0.0.1:50001,10.0.0.2:50001"}
-    config = watcher_config(WatcherOptions(name="edge-2"), said)
+    environ = {"ROTA_NAME": "edge-1", "ROTA_SERVER_ADDR": "10.0.0.1:50001,10.0.0.2:50001"}
+    config = watcher_config(WatcherOptions(name="edge-2"), environ)
 
     assert (config.name, config.agent_addr) == ("edge-2", AGENT_ADDR)
-    assert config.server_addr == said["ROTA_SERVER_ADDR"]
+    assert config.server_addr == environ["ROTA_SERVER_ADDR"]
     assert config.data_dir
 
 

@@ -103,8 +103,8 @@ class CannedServer:
         if reply.status >= 300 or reply.body is None:
             return reply
         rest = self._next("GET", f"/v1/jobs/{reply.body['id']}/follow", seen)
-        told = events(event("job", reply.body), *(rest.stream or ()), cut=rest.cut or not rest.stream)
-        return replace(told, status=reply.status)
+        stream = events(event("job", reply.body), *(rest.stream or ()), cut=rest.cut or not rest.stream)
+        return replace(stream, status=reply.status)
 
 
 def problem(status: int, code: str, detail: str, **more: Any) -> Reply:
@@ -208,8 +208,8 @@ def event(kind: str, value: Any, seq: str | None = None) -> bytes:
 
 
 def chunk(data: bytes, stream: str = "stdout", offset: int = 0, index: int = 0, attempt: int = 1) -> bytes:
-    said = {"index": index, "attempt": attempt, "stream": stream, "offset": offset}
-    return json.dumps({**said, "data": b64encode(data).decode()}).encode() + b"\n"
+    fields = {"index": index, "attempt": attempt, "stream": stream, "offset": offset}
+    return json.dumps({**fields, "data": b64encode(data).decode()}).encode() + b"\n"
 
 
 def output(*pieces: Piece, cut: bool = False) -> Reply:

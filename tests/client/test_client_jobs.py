@@ -247,8 +247,8 @@ def test_output_resumes_at_the_offset_of_each_stream_and_attempt(
 
     chunks = list(cluster.job("12").follow_logs())
 
-    said = [(each.attempt, each.stream, each.offset, each.data) for each in chunks if not each.missing]
-    assert said == [
+    received = [(each.attempt, each.stream, each.offset, each.data) for each in chunks if not each.missing]
+    assert received == [
         (1, "stdout", 0, b"abc"),
         (1, "stderr", 0, b"xy"),
         (1, "stdout", 3, b"de"),

@@ -29,12 +29,12 @@ def test_the_job_is_known_before_it_has_ended(server: CannedServer, cluster: Clu
     known = threading.Event()
     server.on(SUBMIT, events(event("job", job("submitted")), known, event("status", job("succeeded"))))
 
-    told = cluster.follow_spec({"command": ["true"]})
-    first = next(told)
+    statuses = cluster.follow_spec({"command": ["true"]})
+    first = next(statuses)
     known.set()
 
     assert (first.id, first.state) == ("12", "submitted")
-    assert [status.state for status in told] == ["succeeded"]
+    assert [status.state for status in statuses] == ["succeeded"]
 
 
 def test_a_job_that_had_already_ended_yields_one_status(server: CannedServer, cluster: Cluster) -> None:
@@ -105,10 +105,10 @@ def test_requests_and_finished_streams_share_one_connection(server: CannedServer
     server.on(SUBMIT, events(event("job", job("submitted")), event("status", job("succeeded"))))
     server.on("GET /v1/jobs/12", job("succeeded"))
 
-    told = [list(cluster.follow_spec({"command": ["true"]})) for _ in range(3)]
+    streams = [list(cluster.follow_spec({"command": ["true"]})) for _ in range(3)]
     cluster.job("12")
 
-    assert [len(statuses) for statuses in told] == [2, 2, 2]
+    assert [len(statuses) for statuses in streams] == [2, 2, 2]
     assert len({seen.port for seen in server.seen}) == 1
 
 
@@ -117,8 +117,8 @@ def test_a_stream_that_is_abandoned_early_is_closed(server: CannedServer, cluste
     server.on(SUBMIT, events(event("job", job("submitted")), never))
     server.on("GET /v1/jobs/12", job())
 
-    with closing(cluster.follow_spec({"command": ["true"]})) as told:  # type: ignore[type-var]
-        next(told)
+    with closing(cluster.follow_spec({"command": ["true"]})) as statuses:  # type: ignore[type-var]
+        next(statuses)
     cluster.job("12")
     never.set()
 

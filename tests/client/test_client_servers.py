@@ -51,8 +51,8 @@ def test_when_the_leader_fails_the_request_goes_to_the_next_one(trio: list[Canne
         cluster.submit("true")
 
     (asked,) = second.asked("POST /v1/jobs")
-    (told,) = third.asked("POST /v1/jobs")
-    assert asked.headers["Idempotency-Key"] == told.headers["Idempotency-Key"]
+    (forwarded,) = third.asked("POST /v1/jobs")
+    assert asked.headers["Idempotency-Key"] == forwarded.headers["Idempotency-Key"]
 
 
 def test_a_backup_is_downloaded_from_the_leader(trio: list[CannedServer]) -> None:

@@ -96,14 +96,14 @@ def test_retries_end_with_the_patience(server: CannedServer) -> None:
 
 
 def test_a_waiting_command_prints_why(server: CannedServer) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     server.on("GET /v1/nodes", problem(503, "unavailable", "no leader yet", retry_after=0), {"nodes": []})
-    cluster = Cluster(Endpoint(server.addr, TOKEN), 30.0, lambda reason: told.append(str(reason)))
+    cluster = Cluster(Endpoint(server.addr, TOKEN), 30.0, lambda reason: messages.append(str(reason)))
 
     with cluster:
         cluster.nodes.list()
 
-    assert told == ["no leader yet"]
+    assert messages == ["no leader yet"]
 
 
 def test_a_delete_whose_answer_was_lost_is_no_error(server: CannedServer, cluster: Cluster) -> None:

@@ -64,7 +64,7 @@ class Cloud:
         while any(machine.held for machine in self.stage.machines.values()):
             for machine in self.stage.machines.values():
                 for task, held in list(machine.held.items()):
-                    if held.said is ReportedState.RUNNING:
+                    if held.state is ReportedState.RUNNING:
                         machine.end(task, 0, 1000)
             self.stage.run_to_quiescence()
 
@@ -80,15 +80,15 @@ class Cloud:
             if machine.state is MachineState.LEAVING and self.dead:
                 stage_provider.keep(self.stage, machine.name, "it is dead")
             elif machine.state is MachineState.LEAVING:
-                there = self.stage.machines.get(machine.name)
-                heard = there is not None and there.told is not None
-                assert not (heard and there and there.held), "tasks run on a machine that is removed"
+                node = self.stage.machines.get(machine.name)
+                is_connected = node is not None and node.dispatch is not None
+                assert not (is_connected and node and node.held), "tasks run on a machine that is removed"
                 stage_provider.remove(self.stage, machine.name)
             elif self.dead:
                 stage_provider.fail(self.stage, machine.name, "it is dead")
             elif machine.place is None:
                 stage_provider.ask(self.stage, machine.name)
-            elif machine.comes and self.makes and now_ms - machine.asked_ms >= self._delay_ms:
+            elif machine.is_being_created and self.makes and now_ms - machine.asked_ms >= self._delay_ms:
                 stage_provider.provide(self.stage, StageMachine(machine.name, {"cpu": 2000}, self._labels))
 
     def notice(self, machine: str, within_ms: int, *, over: bool = False) -> None:

@@ -18,7 +18,7 @@ INTENT = ClusterIntent(
 
 def states(cloud: Cloud) -> dict[str, ClusterState]:
     clusters = cloud.stage.mirror.clusters
-    return {name: one.state for name, one in clusters.items() if name.startswith("build")}
+    return {name: cluster.state for name, cluster in clusters.items() if name.startswith("build")}
 
 
 def homes(cloud: Cloud, jobs: list[JobId]) -> list[str]:
@@ -57,15 +57,17 @@ def test_clusters_stay_within_the_limit_and_are_added_one_at_a_time() -> None:
         cloud.wait(10)
         seen.append(states(cloud))
 
-    coming = [[state for state in one.values() if state is ClusterState.REQUESTED] for one in seen]
+    coming = [
+        [state for state in states_then.values() if state is ClusterState.REQUESTED] for states_then in seen
+    ]
     assert max(map(len, seen)) == 3
-    assert all(len(one) <= 1 for one in coming)
+    assert all(len(states_then) <= 1 for states_then in coming)
 
 
 def test_idle_clusters_end_the_first_stays_and_numbers_are_not_reused() -> None:
     cloud, _ = crowded()
     cloud.wait(90)
-    while cloud.stage.mirror.machines and any(one.held for one in cloud.stage.machines.values()):
+    while cloud.stage.mirror.machines and any(machine.held for machine in cloud.stage.machines.values()):
         cloud.end_all()
         cloud.wait(1)
     cloud.wait(180)
@@ -105,7 +107,7 @@ def test_the_minimum_of_clusters_exists_without_demand() -> None:
 def test_clusters_of_a_group_end_with_the_original() -> None:
     cloud, _ = crowded()
     cloud.wait(90)
-    while any(one.held for one in cloud.stage.machines.values()):
+    while any(machine.held for machine in cloud.stage.machines.values()):
         cloud.end_all()
         cloud.wait(1)
     ended = ClusterIntent(

@@ -185,6 +185,6 @@ def test_the_provider_backoff_grows_up_to_a_bound(failures: int) -> None:
     cluster, intent, now_ms = ClusterRecord("build"), ClusterIntent("build", pause_seconds=2), 0
     for _ in range(failures):
         now_ms = cluster.paused_until_ms
-        cluster = cluster.failed(intent.pause_ms(cluster.failures), now_ms, "why", now_ms)
+        cluster = cluster.after_failure(intent.backoff_ms(cluster.failures), now_ms, "why", now_ms)
 
     assert cluster.paused_until_ms - now_ms == min(2000 * 2 ** (failures - 1), 300_000)

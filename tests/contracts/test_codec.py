@@ -161,9 +161,9 @@ def test_a_field_added_by_a_later_release_is_ignored(record: Record) -> None:
 @EVERY_RECORD
 def test_a_field_missing_in_an_earlier_release_has_its_default(record: Record) -> None:
     kind: Any = type(record)
-    needed = {f.name for f in msgspec.structs.fields(kind) if f.required}
+    needed = {f.encode_name: f.name for f in msgspec.structs.fields(kind) if f.required}
     stored = msgspec.msgpack.decode(codec.encode(record))
-    bare = kind(**{name: getattr(record, name) for name in needed})
+    bare = kind(**{name: getattr(record, name) for name in needed.values()})
 
     read = codec.decode(record.key, msgspec.msgpack.encode({k: v for k, v in stored.items() if k in needed}))
 

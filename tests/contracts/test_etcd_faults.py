@@ -31,7 +31,7 @@ LARGE = bytes(range(256)) * 8192  # more than one value may hold
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEtcd]:
+def single_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEtcd]:
     with LocalEtcd(tmp_path_factory.mktemp("etcd")) as running:
         yield running
 
@@ -70,10 +70,10 @@ async def keys_below(etcd: LocalEtcd, directory: Path, part: str) -> list[bytes]
 
 
 async def test_a_commit_whose_answer_was_lost_is_found_and_not_repeated(
-    one: LocalEtcd, tmp_path: Path
+    single_etcd: LocalEtcd, tmp_path: Path
 ) -> None:
-    async with relay_to(one.endpoints[0]) as relay:
-        store = store_at(tmp_path, relay.address, one.endpoints[0])
+    async with relay_to(single_etcd.endpoints[0]) as relay:
+        store = store_at(tmp_path, relay.address, single_etcd.endpoints[0])
         epoch = await store.acquire_epoch()
         await commit(store, batch(epoch, puts={"k": b"before"}))
         relay.cut(to_server=False, to_node=True)
@@ -89,9 +89,9 @@ async def test_a_commit_whose_answer_was_lost_is_found_and_not_repeated(
 
 
 async def test_an_unanswered_commit_is_unavailable_and_its_retry_is_stale(
-    one: LocalEtcd, tmp_path: Path
+    single_etcd: LocalEtcd, tmp_path: Path
 ) -> None:
-    async with relay_to(one.endpoints[0]) as relay:
+    async with relay_to(single_etcd.endpoints[0]) as relay:
         store = store_at(tmp_path, relay.address)
         epoch = await store.acquire_epoch()
         await commit(store, batch(epoch, puts={"k": b"before"}))
@@ -108,9 +108,11 @@ async def test_an_unanswered_commit_is_unavailable_and_its_retry_is_stale(
         await store.close()
 
 
-async def test_a_commit_that_never_arrived_is_sent_to_another_member(one: LocalEtcd, tmp_path: Path) -> None:
-    async with relay_to(one.endpoints[0]) as relay:
-        store = store_at(tmp_path, relay.address, one.endpoints[0])
+async def test_a_commit_that_never_arrived_is_sent_to_another_member(
+    single_etcd: LocalEtcd, tmp_path: Path
+) -> None:
+    async with relay_to(single_etcd.endpoints[0]) as relay:
+        store = store_at(tmp_path, relay.address, single_etcd.endpoints[0])
         epoch = await store.acquire_epoch()
         relay.break_all()
 
@@ -206,8 +208,8 @@ async def test_without_a_quorum_nothing_is_acknowledged(tmp_path: Path) -> None:
 # ---- leadership
 
 
-async def test_a_leader_that_lost_its_lease_writes_nothing(one: LocalEtcd, tmp_path: Path) -> None:
-    store = store_at(tmp_path, *one.endpoints)
+async def test_a_leader_that_lost_its_lease_writes_nothing(single_etcd: LocalEtcd, tmp_path: Path) -> None:
+    store = store_at(tmp_path, *single_etcd.endpoints)
     epoch = await store.acquire_epoch()
     before = await store.read()
     await store.leader_lease.release()
@@ -217,20 +219,20 @@ async def test_a_leader_that_lost_its_lease_writes_nothing(one: LocalEtcd, tmp_p
             await store.commit(late)
 
     assert await store.read() == before
-    assert await keys_below(one, tmp_path, "staged") == []
-    assert await keys_below(one, tmp_path, "pieces") == []
+    assert await keys_below(single_etcd, tmp_path, "staged") == []
+    assert await keys_below(single_etcd, tmp_path, "pieces") == []
     with pytest.raises(LostLeadership):
         await store.leader_lease.renew()
     await store.close()
 
 
-async def test_without_a_leader_nothing_is_written_or_deleted(one: LocalEtcd, tmp_path: Path) -> None:
+async def test_without_a_leader_nothing_is_written_or_deleted(single_etcd: LocalEtcd, tmp_path: Path) -> None:
     """A missing leader key has creation revision 0, which must not match epoch 0."""
-    store = store_at(tmp_path, *one.endpoints)
+    store = store_at(tmp_path, *single_etcd.endpoints)
     await commit(store, batch(await store.acquire_epoch(), puts={"k": b"v"}, events=b"row"))
     await store.close()
 
-    other = store_at(tmp_path, *one.endpoints)
+    other = store_at(tmp_path, *single_etcd.endpoints)
     with pytest.raises(LostLeadership):
         await other.commit(batch(0, after=1, puts={"k": b"late"}))
     await other.forget_events(1)
@@ -239,8 +241,8 @@ async def test_without_a_leader_nothing_is_written_or_deleted(one: LocalEtcd, tm
     await other.close()
 
 
-async def test_of_many_candidates_one_leads_at_a_time(one: LocalEtcd, tmp_path: Path) -> None:
-    stores = [store_at(tmp_path, *one.endpoints) for _ in range(5)]
+async def test_of_many_candidates_one_leads_at_a_time(single_etcd: LocalEtcd, tmp_path: Path) -> None:
+    stores = [store_at(tmp_path, *single_etcd.endpoints) for _ in range(5)]
     epochs: list[int] = []
     leading = asyncio.Semaphore(1)
 
@@ -261,8 +263,8 @@ async def test_of_many_candidates_one_leads_at_a_time(one: LocalEtcd, tmp_path: 
     assert epochs == sorted(set(epochs))
 
 
-async def test_a_renewed_lease_lasts_beyond_its_ttl(one: LocalEtcd, tmp_path: Path) -> None:
-    access = EtcdAccess(tuple(one.endpoints), call_seconds=30.0)
+async def test_a_renewed_lease_lasts_beyond_its_ttl(single_etcd: LocalEtcd, tmp_path: Path) -> None:
+    access = EtcdAccess(tuple(single_etcd.endpoints), call_seconds=30.0)
     store, other = (EtcdStore(access, f"{tmp_path}/", ttl_seconds=6) for _ in range(2))
     epoch = await store.acquire_epoch()
     async with asyncio.TaskGroup() as both:
@@ -282,12 +284,12 @@ async def test_a_renewed_lease_lasts_beyond_its_ttl(one: LocalEtcd, tmp_path: Pa
 
 
 async def test_a_large_commit_counts_before_its_records_are_in_place(
-    one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    single_etcd: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_: Any) -> None:
         raise Unavailable("killed here")
 
-    store = store_at(tmp_path, *one.endpoints)
+    store = store_at(tmp_path, *single_etcd.endpoints)
     epoch = await store.acquire_epoch()
     await commit(store, batch(epoch, puts={"gone": b"v", "task/1": b"old"}))
     with monkeypatch.context() as killed:
@@ -295,24 +297,24 @@ async def test_a_large_commit_counts_before_its_records_are_in_place(
         revision = await store.commit(batch(epoch, after=1, puts=MANY, deletes=("gone",), events=b"row"))
     await store.close()
 
-    again = store_at(tmp_path, *one.endpoints)
+    again = store_at(tmp_path, *single_etcd.endpoints)
     epoch = await again.acquire_epoch()
     snapshot = await again.read()
     assert (revision, snapshot.revision, snapshot.records) == (2, 2, MANY)
     assert await again.commit(batch(epoch, after=2, puts={"task/1": b"new"})) == 3
     assert (await again.read()).records == MANY | {"task/1": b"new"}
     assert await again.events(0, 10) == [EventRow(2, b"row")]
-    assert await keys_below(one, tmp_path, "staged") == []
+    assert await keys_below(single_etcd, tmp_path, "staged") == []
     await again.close()
 
 
 async def test_an_interrupted_large_commit_leaves_nothing(
-    one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    single_etcd: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_: Any) -> None:
         raise Unavailable("killed here")
 
-    store = store_at(tmp_path, *one.endpoints)
+    store = store_at(tmp_path, *single_etcd.endpoints)
     epoch = await store.acquire_epoch()
     with monkeypatch.context() as killed:
         killed.setattr(EtcdStore, "_finish", fails)
@@ -322,29 +324,31 @@ async def test_an_interrupted_large_commit_leaves_nothing(
     assert (await store.read()).records == {}
     await store.close()
 
-    again = store_at(tmp_path, *one.endpoints)
+    again = store_at(tmp_path, *single_etcd.endpoints)
     await again.acquire_epoch()
     assert (await again.read()).records == {}
-    assert await keys_below(one, tmp_path, "pieces") == []
-    assert await keys_below(one, tmp_path, "staged") == []
+    assert await keys_below(single_etcd, tmp_path, "pieces") == []
+    assert await keys_below(single_etcd, tmp_path, "staged") == []
     await again.close()
 
 
-async def test_the_chunks_of_a_large_value_are_deleted_with_it(one: LocalEtcd, tmp_path: Path) -> None:
-    store = store_at(tmp_path, *one.endpoints)
+async def test_the_chunks_of_a_large_value_are_deleted_with_it(
+    single_etcd: LocalEtcd, tmp_path: Path
+) -> None:
+    store = store_at(tmp_path, *single_etcd.endpoints)
     epoch = await store.acquire_epoch()
     await commit(store, batch(epoch, puts={"a": LARGE, "b": LARGE}, events=LARGE))
     assert await store.events(0, 10) == [EventRow(1, LARGE)]
 
     await commit(store, batch(epoch, puts={"a": b"small"}))
     await store.close()
-    again = store_at(tmp_path, *one.endpoints)
+    again = store_at(tmp_path, *single_etcd.endpoints)
     epoch = await again.acquire_epoch()
     assert (await again.read()).records == {"a": b"small", "b": LARGE}
     await commit(again, batch(epoch, deletes=("b",)))
 
     assert (await again.read()).records == {"a": b"small"}
-    assert await keys_below(one, tmp_path, "pieces") == []
+    assert await keys_below(single_etcd, tmp_path, "pieces") == []
     await again.close()
 
 
@@ -352,10 +356,10 @@ async def test_the_chunks_of_a_large_value_are_deleted_with_it(one: LocalEtcd, t
 
 
 async def test_a_read_overtaken_by_a_compaction_is_restarted(
-    one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    single_etcd: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "_PAGE", 10)
-    store, reader = (store_at(tmp_path, *one.endpoints) for _ in range(2))
+    store, reader = (store_at(tmp_path, *single_etcd.endpoints) for _ in range(2))
     epoch = await store.acquire_epoch()
     await commit(store, batch(epoch, puts={f"k{n:03d}": b"old" for n in range(100)}))
     range_ = EtcdClient.range
@@ -381,14 +385,14 @@ async def test_a_read_overtaken_by_a_compaction_is_restarted(
 
 
 async def test_history_is_compacted_so_that_etcd_does_not_fill_up(
-    one: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    single_etcd: LocalEtcd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(etcd_store, "_COMPACT_BYTES", 1000)
-    store = store_at(tmp_path, *one.endpoints)
+    store = store_at(tmp_path, *single_etcd.endpoints)
     epoch = await store.acquire_epoch()
     for number in range(5):
         await commit(store, batch(epoch, puts={"k": b"%d" % number * 500}))
-    client = EtcdClient(EtcdAccess(tuple(one.endpoints), call_seconds=30.0))
+    client = EtcdClient(EtcdAccess(tuple(single_etcd.endpoints), call_seconds=30.0))
 
     with pytest.raises(Compacted):
         await client.range(pb.RangeRequest(key=b"k", revision=epoch))

@@ -26,6 +26,6 @@ def state(cluster: Stage, number: int = 1) -> JobState | None:
 def end(cluster: Stage, index: int, code: int, number: int = 1, ran_ms: int = 60_000) -> None:
     """End the task on the node where it runs."""
     task = (JobId(str(number)), index)
-    machine = next(one for one in cluster.machines.values() if task in one.held)
+    machine = next(holder for holder in cluster.machines.values() if task in holder.held)
     machine.end(task, code, ran_ms)
     cluster.run_to_quiescence()

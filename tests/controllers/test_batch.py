@@ -160,7 +160,7 @@ def test_a_canceled_job_is_over_when_the_last_task_has_stopped() -> None:
     cluster.machines["a"].silent = True
     cluster.cancel(ONE, "enough")
     meanwhile = state(cluster)
-    cluster.speak(cluster.machines["a"])
+    cluster.end_silence(cluster.machines["a"])
 
     status = job(cluster).status
     assert status is not None
@@ -188,7 +188,7 @@ def test_a_task_that_ended_before_the_stop_keeps_its_result() -> None:
     machine.silent = True
     cluster.cancel(ONE)
     machine.end((ONE, 1), 0, 60_000)
-    cluster.speak(machine)
+    cluster.end_silence(machine)
 
     found = tasks(job(cluster).tasks[0], "state")
     assert found == [TaskState.SUCCEEDED, TaskState.SUCCEEDED, TaskState.CANCELED]
@@ -233,7 +233,7 @@ def test_a_cancel_is_over_when_the_offer_was_refused_meanwhile() -> None:
     cluster.submit(job_spec())
     cluster.cancel(ONE)
     machine.refuses = "no such directory"
-    cluster.speak(machine)
+    cluster.end_silence(machine)
 
     assert state(cluster) is JobState.CANCELED
 

@@ -27,7 +27,7 @@ def waiting(*others: Dependency) -> Mirror:
 
 
 def states(plan: Plan) -> list[tuple[str, JobState]]:
-    return [(one.id, one.state) for one in plan.puts if isinstance(one, JobStatus)]
+    return [(status.id, status.state) for status in plan.puts if isinstance(status, JobStatus)]
 
 
 @pytest.mark.parametrize("end_state", sorted(JOB_ENDS))
@@ -111,22 +111,28 @@ def test_the_failure_of_the_first_ends_a_chain_of_a_thousand() -> None:
 
 
 def test_one_job_waits_for_a_thousand_and_a_thousand_for_one() -> None:
-    mirror, one = Mirror(), JobId(str(MANY + 1))
+    mirror, middle = Mirror(), JobId(str(MANY + 1))
     names = [JobId(str(number)) for number in range(1, MANY + 1)]
     later = [JobId(str(number)) for number in range(MANY + 2, 2 * MANY + 2)]
-    for name in (*names, one, *later):
-        others = () if name in names else tuple(map(Dependency, names)) if name == one else (Dependency(one),)
+    for name in (*names, middle, *later):
+        others = (
+            ()
+            if name in names
+            else tuple(map(Dependency, names))
+            if name == middle
+            else (Dependency(middle),)
+        )
         mirror.apply(job_spec(int(name), after=others))
         mirror.apply(JobStatus(name, JobState.ACTIVE if name in names else JobState.WAITING))
     begun: list[tuple[str, JobState]] = []
     for name in names:
-        assert mirror.dependents(name) == (one,)
+        assert mirror.dependents(name) == (middle,)
         mirror.apply(JobStatus(name, JobState.SUCCEEDED))
         begun = states(dependencies.decide(mirror, name, at(0)))
 
-    assert begun == [(one, JobState.ACTIVE)]
-    mirror.apply(JobStatus(one, JobState.SUCCEEDED))
-    assert states(dependencies.decide(mirror, one, at(0))) == [(name, JobState.ACTIVE) for name in later]
+    assert begun == [(middle, JobState.ACTIVE)]
+    mirror.apply(JobStatus(middle, JobState.SUCCEEDED))
+    assert states(dependencies.decide(mirror, middle, at(0))) == [(name, JobState.ACTIVE) for name in later]
 
 
 def test_a_waiting_job_whose_tasks_were_all_canceled_ends() -> None:

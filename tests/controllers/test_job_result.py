@@ -23,12 +23,12 @@ def ended(cluster: Stage) -> JobStatus:
     return status
 
 
-def says(cluster: Stage, *claims: AttemptReport) -> None:
+def says(cluster: Stage, *reports: AttemptReport) -> None:
     """Node a reports these ends of its tasks."""
     machine = cluster.machines["a"]
-    for claim in claims:
-        machine.held.pop((ONE, claim.index))
-        machine.unsaid.append((ONE, claim))
+    for report in reports:
+        machine.held.pop((ONE, report.index))
+        machine.unreported.append((ONE, report))
     cluster.run_to_quiescence()
 
 

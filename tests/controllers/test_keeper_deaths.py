@@ -47,7 +47,9 @@ def kill_keepers(cluster: Stage, culprit: int, until_held: int = 100) -> int:
             cluster.run_to_quiescence()
         if is_held(cluster, culprit):
             return deaths
-        where = next(one for one in cluster.machines.values() if (JobId(str(culprit)), 0) in one.held)
+        where = next(
+            machine for machine in cluster.machines.values() if (JobId(str(culprit)), 0) in machine.held
+        )
         where.lose_keeper(cluster.now.wall_ms)
         cluster.now_ms += 5
         cluster.run_to_quiescence()

@@ -118,8 +118,8 @@ def test_a_canceled_job_waits_for_no_decision() -> None:
 
 
 def test_the_next_server_asks_again_and_does_not_act_in_its_place() -> None:
-    heard: list[str] = []
-    cluster = Stage(heard.append)
+    events: list[str] = []
+    cluster = Stage(events.append)
     cluster.join(StageMachine("a", {"cpu": 8000}, {}))
     cluster.submit(job_spec(**OWNED, when_no_controller=WhenControllerAbsent.SCHEDULER))
     lose(cluster)
@@ -128,9 +128,9 @@ def test_the_next_server_asks_again_and_does_not_act_in_its_place() -> None:
     cluster.wait(59_000)
 
     assert job(cluster).task_counts.unresolved == 1
-    assert sum("must decide" in line for line in heard) >= 3
+    assert sum("must decide" in line for line in events) >= 3
     cluster.wait(1_000)
-    assert "ann:ci is away: the scheduler places task 0 of job 1 again" in heard
+    assert "ann:ci is away: the scheduler places task 0 of job 1 again" in events
 
 
 def test_with_zero_wait_the_controller_is_asked_while_it_is_connected() -> None:
@@ -148,14 +148,14 @@ def test_with_zero_wait_the_controller_is_asked_while_it_is_connected() -> None:
 
 
 def test_the_controller_is_asked_less_and_less_often() -> None:
-    heard: list[str] = []
-    cluster = Stage(heard.append)
+    events: list[str] = []
+    cluster = Stage(events.append)
     cluster.join(StageMachine("a", {"cpu": 8000}, {}))
     cluster.submit(job_spec(**OWNED))
     lose(cluster)
     cluster.wait(2 * 3600 * 1000)
 
-    asked = sum("must decide" in line for line in heard)
+    asked = sum("must decide" in line for line in events)
     assert 2 * 3600 * 1000 // TOLD_AGAIN_LAST_MS <= asked < 40
 
 

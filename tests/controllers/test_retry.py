@@ -12,10 +12,10 @@ from rota.testing.builders import job_spec
 
 
 def test_success_counts_whether_the_task_is_still_desired_or_not() -> None:
-    assert decide_retry(job_spec(), AttemptEnd(AttemptState.SUCCEEDED), 0, wanted=True) == RetryOutcome(
+    assert decide_retry(job_spec(), AttemptEnd(AttemptState.SUCCEEDED), 0, is_wanted=True) == RetryOutcome(
         TaskEvent.SUCCEEDED
     )
-    assert decide_retry(job_spec(), AttemptEnd(AttemptState.SUCCEEDED), 0, wanted=False) == RetryOutcome(
+    assert decide_retry(job_spec(), AttemptEnd(AttemptState.SUCCEEDED), 0, is_wanted=False) == RetryOutcome(
         TaskEvent.SUCCEEDED
     )
 
@@ -34,7 +34,7 @@ def test_a_failure_is_tried_again_as_often_as_the_job_allows(
     retries: int, failures: int, event: TaskEvent
 ) -> None:
     verdict = decide_retry(
-        job_spec(retries=retries), AttemptEnd(AttemptState.FAILED, 1), failures, wanted=True
+        job_spec(retries=retries), AttemptEnd(AttemptState.FAILED, 1), failures, is_wanted=True
     )
 
     assert verdict.event is event
@@ -43,7 +43,7 @@ def test_a_failure_is_tried_again_as_often_as_the_job_allows(
 
 def test_a_failure_of_a_canceled_task_is_not_retried() -> None:
     assert decide_retry(
-        job_spec(retries=9), AttemptEnd(AttemptState.FAILED), 0, wanted=False
+        job_spec(retries=9), AttemptEnd(AttemptState.FAILED), 0, is_wanted=False
     ) == RetryOutcome(TaskEvent.RETRIES_EXHAUSTED)
 
 
@@ -108,42 +108,44 @@ def test_a_job_chooses_which_failures_are_retried(
     spec = job_spec(retries=1, retry=retry)
 
     assert all(
-        decide_retry(spec, end, 0, wanted=True) == RetryOutcome(TaskEvent.RETRY, True) for end in again
+        decide_retry(spec, end, 0, is_wanted=True) == RetryOutcome(TaskEvent.RETRY, True) for end in again
     )
-    assert all(decide_retry(spec, end, 1, wanted=True).event is not TaskEvent.RETRY for end in again)
-    assert all(decide_retry(spec, end, 0, wanted=True).event is not TaskEvent.RETRY for end in not_again)
+    assert all(decide_retry(spec, end, 1, is_wanted=True).event is not TaskEvent.RETRY for end in again)
+    assert all(decide_retry(spec, end, 0, is_wanted=True).event is not TaskEvent.RETRY for end in not_again)
 
 
 def test_the_reason_says_why_a_failure_is_not_retried_although_retries_are_left() -> None:
-    named = decide_retry(job_spec(retries=1, retry=Retry(fail_on=(3,))), EXIT_3, 0, wanted=True)
-    unnamed = decide_retry(job_spec(retries=1, retry=Retry(codes=(4,))), EXIT_3, 0, wanted=True)
+    named = decide_retry(job_spec(retries=1, retry=Retry(fail_on=(3,))), EXIT_3, 0, is_wanted=True)
+    unnamed = decide_retry(job_spec(retries=1, retry=Retry(codes=(4,))), EXIT_3, 0, is_wanted=True)
 
     assert named.reason == "exit 3, and by its fail_on that is not tried again"
     assert unnamed.reason == "exit 3, which its retry_on does not name"
-    assert decide_retry(job_spec(retries=1), EXIT_3, 1, wanted=True).reason is None
+    assert decide_retry(job_spec(retries=1), EXIT_3, 1, is_wanted=True).reason is None
 
 
 @pytest.mark.parametrize("retry", [Retry(codes=(4,)), Retry(fail_on=(3,)), Retry(on=(Failure.OOM,))])
 def test_a_fault_of_the_cluster_costs_no_retry_whatever_retry_on_says(retry: Retry) -> None:
     spec = job_spec(retry=retry)
 
-    assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, wanted=True) == RetryOutcome(TaskEvent.RETRY)
-    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(
+    assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, is_wanted=True) == RetryOutcome(
+        TaskEvent.RETRY
+    )
+    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, is_wanted=True) == RetryOutcome(
         TaskEvent.RETRY
     )
 
 
 def test_a_timeout_is_not_retried() -> None:
     assert decide_retry(
-        job_spec(retries=9), AttemptEnd(AttemptState.TIMED_OUT), 0, wanted=True
+        job_spec(retries=9), AttemptEnd(AttemptState.TIMED_OUT), 0, is_wanted=True
     ) == RetryOutcome(TaskEvent.TIMED_OUT)
 
 
 def test_a_desired_task_that_was_stopped_is_retried_at_no_cost() -> None:
-    assert decide_retry(job_spec(), AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(
+    assert decide_retry(job_spec(), AttemptEnd(AttemptState.STOPPED), 0, is_wanted=True) == RetryOutcome(
         TaskEvent.RETRY
     )
-    assert decide_retry(job_spec(), AttemptEnd(AttemptState.STOPPED), 0, wanted=False) == RetryOutcome(
+    assert decide_retry(job_spec(), AttemptEnd(AttemptState.STOPPED), 0, is_wanted=False) == RetryOutcome(
         TaskEvent.STOPPED
     )
 
@@ -160,34 +162,34 @@ STOPPED_BY_NODE = AttemptEnd(AttemptState.STOPPED, left_with_node=True)
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("end", [AttemptEnd(AttemptState.LOST), STOPPED_BY_NODE])
 def test_each_recovery_policy_decides_every_loss_at_no_cost(owner: Recovery, end: AttemptEnd) -> None:
-    assert decide_retry(job_spec(recovery=owner), end, 0, wanted=True) == RetryOutcome(OWNERS[owner])
+    assert decide_retry(job_spec(recovery=owner), end, 0, is_wanted=True) == RetryOutcome(OWNERS[owner])
 
 
 @pytest.mark.parametrize("owner", OWNERS)
 def test_a_loss_of_a_canceled_task_is_not_recovered(owner: Recovery) -> None:
     spec = job_spec(recovery=owner)
 
-    assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, wanted=False) == RetryOutcome(
+    assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, is_wanted=False) == RetryOutcome(
         TaskEvent.NODE_LOST
     )
-    assert decide_retry(spec, STOPPED_BY_NODE, 0, wanted=False) == RetryOutcome(TaskEvent.STOPPED)
+    assert decide_retry(spec, STOPPED_BY_NODE, 0, is_wanted=False) == RetryOutcome(TaskEvent.STOPPED)
 
 
 @pytest.mark.parametrize("owner", OWNERS)
 def test_an_at_most_once_task_ends_as_lost_under_every_recovery_policy(owner: Recovery) -> None:
     spec = job_spec(run=RunMode.AT_MOST_ONCE, recovery=owner)
 
-    assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, wanted=True) == RetryOutcome(
+    assert decide_retry(spec, AttemptEnd(AttemptState.LOST), 0, is_wanted=True) == RetryOutcome(
         TaskEvent.NODE_LOST
     )
-    assert decide_retry(spec, STOPPED_BY_NODE, 0, wanted=True) == RetryOutcome(TaskEvent.NODE_LOST)
+    assert decide_retry(spec, STOPPED_BY_NODE, 0, is_wanted=True) == RetryOutcome(TaskEvent.NODE_LOST)
 
 
 @pytest.mark.parametrize("owner", OWNERS)
 def test_a_requested_stop_does_not_concern_the_recovery_policy(owner: Recovery) -> None:
     spec = job_spec(recovery=owner)
 
-    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(
+    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, is_wanted=True) == RetryOutcome(
         TaskEvent.RETRY
     )
 
@@ -204,16 +206,16 @@ def test_a_requested_stop_does_not_concern_the_recovery_policy(owner: Recovery) 
 def test_an_at_most_once_task_is_never_retried(ended: AttemptState) -> None:
     spec = job_spec(run=RunMode.AT_MOST_ONCE, retries=5)
 
-    assert decide_retry(spec, AttemptEnd(ended), 0, wanted=True).event is not TaskEvent.RETRY
+    assert decide_retry(spec, AttemptEnd(ended), 0, is_wanted=True).event is not TaskEvent.RETRY
 
 
 def test_an_at_most_once_task_stopped_by_its_node_is_lost_not_canceled() -> None:
     spec = job_spec(run=RunMode.AT_MOST_ONCE)
 
-    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=True) == RetryOutcome(
+    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, is_wanted=True) == RetryOutcome(
         TaskEvent.NODE_LOST
     )
-    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, wanted=False) == RetryOutcome(
+    assert decide_retry(spec, AttemptEnd(AttemptState.STOPPED), 0, is_wanted=False) == RetryOutcome(
         TaskEvent.STOPPED
     )
 
@@ -222,7 +224,7 @@ def test_every_end_of_a_try_has_an_outcome_and_no_other_state_has() -> None:
     ends = {state for state in AttemptState if state >= ATTEMPT_FIRST_END} - NOT_STARTED
     for state in AttemptState:
         if state in ends:
-            assert decide_retry(job_spec(), AttemptEnd(state), 0, wanted=True).event in TaskEvent
+            assert decide_retry(job_spec(), AttemptEnd(state), 0, is_wanted=True).event in TaskEvent
         else:
             with pytest.raises(AssertionError):
-                decide_retry(job_spec(), AttemptEnd(state), 0, wanted=True)
+                decide_retry(job_spec(), AttemptEnd(state), 0, is_wanted=True)

@@ -79,8 +79,8 @@ def test_an_end_of_an_older_version_costs_no_backoff() -> None:
     ended = AttemptEnd(AttemptState.FAILED)
     spec = job_spec(kind=JobKind.SERVICE)
 
-    assert retry.decide_restart(spec, ended, 3, wanted=True).counts_as_retry
-    assert not retry.decide_restart(spec, ended._replace(is_outdated=True), 3, wanted=True).counts_as_retry
+    assert retry.decide_restart(spec, ended, 3, is_wanted=True).counts_as_retry
+    assert not retry.decide_restart(spec, ended._replace(is_outdated=True), 3, is_wanted=True).counts_as_retry
 
 
 def test_a_task_in_backoff_starts_immediately_as_the_newer_version() -> None:
@@ -100,11 +100,11 @@ def test_the_silence_of_a_node_proves_nothing() -> None:
     cluster = serving(count=1)
     update(cluster, healthy="4s", deadline="1h")
     cluster.wait(1_000)
-    node = next(one for one in cluster.machines.values() if (ONE, 0) in one.held)
+    node = next(machine for machine in cluster.machines.values() if (ONE, 0) in machine.held)
     node.silent = True
     cluster.wait(6_000)
     while_silent = state(job(cluster))
-    cluster.speak(node)
+    cluster.end_silence(node)
     cluster.wait(2_000)
 
     assert while_silent is RolloutState.IN_PROGRESS
@@ -115,7 +115,7 @@ def test_the_silence_of_a_node_proves_nothing() -> None:
 def test_a_fault_of_the_cluster_is_no_failure_of_the_new_version(gone: str) -> None:
     cluster = serving()
     update(cluster)
-    node = next(name for name, one in cluster.machines.items() if (ONE, 0) in one.held)
+    node = next(name for name, machine in cluster.machines.items() if (ONE, 0) in machine.held)
     if gone == "lost":
         cluster.machines[node].crash()
         cluster.cut(cluster.machines[node])

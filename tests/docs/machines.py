@@ -77,9 +77,9 @@ class Machines:
             assert block.language == Kind.CONSOLE, f"line {block.line}: it does not say where"
             for command in commands(block):
                 ended = self.run(command.machine, command.text)
-                told = f"line {command.line}: {command.machine}$ {command.text}\nprinted:\n{ended.stdout}"
-                assert ended.returncode == 0, f"{told}\nended with {ended.returncode}"
-                assert not command.shown or matches(command.shown, ended.stdout), told
+                message = f"line {command.line}: {command.machine}$ {command.text}\nprinted:\n{ended.stdout}"
+                assert ended.returncode == 0, f"{message}\nended with {ended.returncode}"
+                assert not command.shown or matches(command.shown, ended.stdout), message
 
     def run(self, machine: str, line: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -99,7 +99,7 @@ class Machines:
             entry = f"{self._addresses[other]} lladdr {_NOWHERE} dev e0 nud permanent"
             _run([*self._inside(machine), "ip", "neigh", "replace", *entry.split()])
 
-    def mend(self, machine: str, *others: str) -> None:
+    def heal(self, machine: str, *others: str) -> None:
         for other in others:
             _run([*self._inside(machine), "ip", "neigh", "del", self._addresses[other], "dev", "e0"])
 

@@ -28,14 +28,14 @@ def start(name: str) -> None:
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their capitals
     unit.read_string((HOME / f"{name}.service").read_text())
-    said = unit["Service"]
-    given = dict(os.environ) | environment(said.get("EnvironmentFile", ""))
-    line = shlex.split(Template(said["ExecStart"].replace("\\\n", " ")).substitute(given))
+    service = unit["Service"]
+    given = dict(os.environ) | environment(service.get("EnvironmentFile", ""))
+    line = shlex.split(Template(service["ExecStart"].replace("\\\n", " ")).substitute(given))
     with (HOME / f"{name}.log").open("ab") as diary:
         process = subprocess.Popen(
             line,
             env=given,
-            cwd=said["WorkingDirectory"],
+            cwd=service["WorkingDirectory"],
             stdin=subprocess.DEVNULL,
             stdout=diary,
             stderr=diary,

@@ -102,8 +102,10 @@ class Terminal:
                 continue
             ended = self.run(["bash", "-c", command.text])
             self._check(command.line, ended, block.exit_code if command is last else 0)
-            told = f"line {command.line}: {command.text}\nshown:\n{command.shown}\nprinted:\n{ended.stdout}"
-            assert not command.shown or matches(command.shown, ended.stdout), told
+            message = (
+                f"line {command.line}: {command.text}\nshown:\n{command.shown}\nprinted:\n{ended.stdout}"
+            )
+            assert not command.shown or matches(command.shown, ended.stdout), message
 
     def _start(self, command: Command) -> None:
         """It stays until the document ends; what it says at first is compared."""
@@ -119,12 +121,12 @@ class Terminal:
                 start_new_session=True,
             )
         self._staying.append(process)
-        told = f"line {command.line}: {command.text} prints\n{command.shown}\nand not\n"
+        message = f"line {command.line}: {command.text} prints\n{command.shown}\nand not\n"
         try:
             until(lambda: matches(command.shown, diary.read_text()), command.text, ANSWER_SECONDS)
         except TimeoutError:
-            raise AssertionError(told + diary.read_text()) from None
+            raise AssertionError(message + diary.read_text()) from None
 
     def _check(self, line: int, ended: subprocess.CompletedProcess[str], exit_code: int) -> None:
-        said = f"line {line}: ended with {ended.returncode}, not {exit_code}:\n{ended.stdout}"
-        assert ended.returncode == exit_code, said
+        message = f"line {line}: ended with {ended.returncode}, not {exit_code}:\n{ended.stdout}"
+        assert ended.returncode == exit_code, message

@@ -56,9 +56,9 @@ def test_the_controller_example_runs_its_actions_in_order(terminal: Terminal, tm
     shutil.copy(EXAMPLES / pipeline.name, pipeline)
     ended = terminal.run([sys.executable, str(EXAMPLES / "ci_controller.py"), str(pipeline)])
 
-    said = [line.partition(" is job ")[0] for line in ended.stdout.splitlines()]
+    names = [line.partition(" is job ")[0] for line in ended.stdout.splitlines()]
     assert ended.returncode == 0, ended.stdout
-    assert said == ["build", "check", "publish", "the pipeline succeeded"]
+    assert names == ["build", "check", "publish", "the pipeline succeeded"]
 
 
 def test_the_example_of_a_service_is_healthy_until_it_is_canceled(terminal: Terminal) -> None:
@@ -101,9 +101,9 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(sys.executable, [sys.executable, str(EXAMPLES / "demo.py")], demo_environment(tmp_path))
-    said = b""
-    while b"rota run --name collatz" not in said:
-        said += os.read(terminal, 4096)
+    output = b""
+    while b"rota run --name collatz" not in output:
+        output += os.read(terminal, 4096)
     os.write(terminal, b"\x03")
     code = until(lambda: ended_with(pid, terminal), "the demo ends")
 

@@ -87,5 +87,7 @@ def test_every_message_between_agent_and_keeper_is_described() -> None:
     text = page("protocol.md")
 
     missing = [op for op in ORDER_PARSERS if f"| `{op}`" not in text]
-    missing += [said.name for said in ReportedState if f"| {said.name.lower()} | {said.value} |" not in text]
+    missing += [
+        state.name for state in ReportedState if f"| {state.name.lower()} | {state.value} |" not in text
+    ]
     assert not missing

@@ -139,7 +139,7 @@ def test_a_request_whose_record_cannot_be_applied_is_refused_and_the_others_are_
     good = driver.ask(lambda *_: Plan((job(2),), answer="2"))
     driver.run()
 
-    assert [type(one) for one in bad] == [Bug]
+    assert [type(error) for error in bad] == [Bug]
     assert good == ["2"]
     assert list(driver.records) == ["job/2/spec"]
     assert driver.rebuilds == 1
@@ -183,7 +183,7 @@ def test_a_submit_is_blamed_for_records_of_its_job_that_cannot_be_applied_in_the
     bad, good = driver.ask(job(1)), driver.ask(lambda *_: Plan((job(2),), answer="2"))
     driver.run()
 
-    assert [type(one) for one in bad] == [Bug]
+    assert [type(error) for error in bad] == [Bug]
     assert good == ["2"]
     assert driver.parked == []
     assert is_active(driver, TWO)
@@ -253,7 +253,7 @@ def test_a_request_whose_record_cannot_be_encoded_is_refused_and_the_others_are_
     good = driver.ask(lambda *_: Plan((job(2),), answer="2"))
     driver.run()
 
-    assert [type(one) for one in bad] == [Bug]
+    assert [type(error) for error in bad] == [Bug]
     assert good == ["2"]
     assert (list(driver.records), list(driver.loop.mirror.jobs)) == (["job/2/spec"], ["2"])
     assert driver.parking.counts == {FaultStage.ENCODE: 1}
@@ -265,7 +265,7 @@ def test_a_request_whose_event_cannot_be_encoded_is_refused() -> None:
     good = driver.ask(lambda *_: Plan((job(2),), answer="2"))
     driver.run()
 
-    assert [type(one) for one in bad] == [Bug]
+    assert [type(error) for error in bad] == [Bug]
     assert good == ["2"]
 
 
@@ -364,7 +364,7 @@ def test_a_cascade_longer_than_a_batch_is_committed_in_parts() -> None:
     driver.ask(JobStatus(ONE, JobState.FAILED), owner="controllers")
     batches = [driver.run() for _ in range(4)]
 
-    written = [len(one.puts) for one in batches if one is not None]
+    written = [len(batch.puts) for batch in batches if batch is not None]
     assert (sum(written), len(written) > 1) == (links, True)
     assert looks > KEY_DECISIONS_MAX
     assert (driver.parked, driver.loop.idle) == ([], True)

@@ -50,10 +50,10 @@ def test_a_job_without_task_records_is_all_pending(mirror: Mirror) -> None:
 
 
 def test_queues_are_in_the_order_of_ranks() -> None:
-    wanted = {"cpu": 1000}
-    jobs = [job(n, needs=wanted, priority=p) for n, p in ((1, 50), (2, 90), (3, 50), (10, 90))]
+    needs = {"cpu": 1000}
+    jobs = [job(n, needs=needs, priority=p) for n, p in ((1, 50), (2, 90), (3, 50), (10, 90))]
     other = job(4, needs={"cpu": 2000})
-    mirror = mirror_of(*jobs, other, *(JobStatus(one.id, JobState.ACTIVE) for one in (*jobs, other)))
+    mirror = mirror_of(*jobs, other, *(JobStatus(spec.id, JobState.ACTIVE) for spec in (*jobs, other)))
 
     assert dict(mirror.pending_queues()) == {
         jobs[0].queue_key: [jobs[1].queue_rank, jobs[3].queue_rank, jobs[0].queue_rank, jobs[2].queue_rank],

@@ -123,7 +123,7 @@ class LightNodes:
 
     def _all_know(self) -> bool:
         """Whether every node knows every server; the leader tells them when they send something."""
-        servers = len(self._cluster.places) if isinstance(self._cluster, ElectedCluster) else 0
+        servers = len(self._cluster.addresses) if isinstance(self._cluster, ElectedCluster) else 0
         files = [self._directory / str(number) / "server" for number in range(1, self.count + 1)]
         return not servers or all(
             file.exists() and len(file.read_text().split()) == servers for file in files

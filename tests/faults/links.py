@@ -43,9 +43,9 @@ class CutCluster(LocalCluster):
         self._prefix = self.links.within(name) if self.links is not None else []
         return super()._start(name, *arguments, **secrets)
 
-    def _line(self, *arguments: str | bytes) -> list[str | bytes]:
+    def _command(self, *arguments: str | bytes) -> list[str | bytes]:
         prefix = self._prefix if arguments[0] == "agent" else []
-        return [*prefix, *super()._line(*arguments)]
+        return [*prefix, *super()._command(*arguments)]
 
     _prefix: list[str] = []  # noqa: RUF012  set before each start
 

@@ -80,7 +80,7 @@ class Site:
 
     def heal_to_nodes(self, *servers: str) -> None:
         for server in servers:
-            self.machines.mend(server, "d")
+            self.machines.heal(server, "d")
 
     def await_agents(self, *servers: str) -> None:
         """Return when the agents of all nodes are connected to these servers."""
@@ -144,7 +144,7 @@ def test_a_leader_cut_from_etcd_steps_down_before_another_leads(
 
         assert not site.leads(leader)
         until(lambda: site.ready() == NODES + 1, "every node has connected", TIMEOUT_SECONDS)
-        site.machines.mend(leader, *others)
+        site.machines.heal(leader, *others)
     record_property(FIGURES, f"stepped down after {stepped_seconds} s, another led after {led_seconds} s")
     assert site.lost() == ""
     assert site.starts() == dict.fromkeys(range(TASKS), 1)

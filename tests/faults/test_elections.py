@@ -89,11 +89,11 @@ def test_of_three_servers_started_together_one_leads(tmp_path: Path, etcd: Local
                 "each answers",
             )
             assert sorted(statuses) == [200, 503, 503]
-            assert sum(cluster.log(number).count('"became leader"') for number in cluster.places) == 1
+            assert sum(cluster.log(number).count('"became leader"') for number in cluster.addresses) == 1
 
 
 def _all_answer(cluster: ElectedCluster) -> list[int]:
-    statuses = [cluster.status_of(number) for number in cluster.places]
+    statuses = [cluster.status_of(number) for number in cluster.addresses]
     return statuses if all(statuses) else []
 
 
@@ -139,7 +139,7 @@ def test_without_a_quorum_nothing_is_acknowledged_and_tasks_continue(
             killed_at = time.monotonic()
             refused_seconds.append(_seconds(lambda: _is_refused(cluster), "a submit is refused"))
             until(lambda: not cluster.leaders(), "no server reports that it leads", TIMEOUT_SECONDS)
-            until(lambda: 503 in map(cluster.status_of, cluster.places), "a server reports not ready")
+            until(lambda: 503 in map(cluster.status_of, cluster.addresses), "a server reports not ready")
             time.sleep(QUORUM_LOST_SECONDS)  # the duration is what this tests
             assert not cluster.leaders()
             # Race: a submit that was committed before the kill may be answered seconds after it: a standby

@@ -66,4 +66,4 @@ def test_all_nodes_connect_to_the_next_leader_and_none_is_lost(
 
 def _standby(cluster: ElectedCluster, leader: int) -> int:
     """A standby, for the memory of a server without nodes."""
-    return next(number for number in cluster.places if number != leader)
+    return next(number for number in cluster.addresses if number != leader)

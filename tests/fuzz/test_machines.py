@@ -16,5 +16,5 @@ def test_a_machine_skips_orders_for_attempts_it_holds() -> None:
     machine.messages()
     machine.receive_orders([short])
 
-    assert machine.held[JobId("1"), 0].said is ReportedState.RUNNING
+    assert machine.held[JobId("1"), 0].state is ReportedState.RUNNING
     assert machine.messages() == []

@@ -249,7 +249,7 @@ class FuzzWorld:
             (machine, task)
             for machine in self.stage.machines.values()
             for task, held in machine.held.items()
-            if held.said is ReportedState.RUNNING
+            if held.state is ReportedState.RUNNING
         ]
         chosen = rng.sample(running, min(len(running), rng.choice((1, 1, 2, 5, 20))))
         for machine, task in chosen:

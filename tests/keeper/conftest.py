@@ -234,8 +234,8 @@ class Keeper:
 
     def running(self, *argv: str) -> set[int]:
         """The pids of processes with exactly this command line."""
-        wanted = "".join(f"{word}\0" for word in argv).encode()
-        return {pid for pid, line in self._cmdlines().items() if line == wanted}
+        command_line = "".join(f"{argument}\0" for argument in argv).encode()
+        return {pid for pid, line in self._cmdlines().items() if line == command_line}
 
     def _cmdlines(self) -> dict[int, bytes]:
         found = {}

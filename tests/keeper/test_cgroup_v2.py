@@ -65,9 +65,9 @@ def is_left(groups: CgroupsV2, group: CgroupV2) -> bool:
 
 def start(group: CgroupV2, output: Path, *argv: str, user: User | None = None, cwd: str = "/") -> int:
     env = {b"PATH": os.fsencode(os.environ["PATH"])}
-    words = tuple(map(os.fsencode, argv))
+    arguments = tuple(map(os.fsencode, argv))
     around = ProcessContext(user, (*group.procs_files,))
-    program = forked.Program(words[0], words, env, cwd, around, [signal.SIGPIPE])
+    program = forked.Program(arguments[0], arguments, env, cwd, around, [signal.SIGPIPE])
     pid, error = forked.start(program, os.fsencode(output))
     if error:
         raise OSError(error, os.strerror(error))
@@ -75,9 +75,9 @@ def start(group: CgroupV2, output: Path, *argv: str, user: User | None = None, c
 
 
 @contextlib.contextmanager
-def holder(*words: str, inside: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def holder(*arguments: str, inside: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Another process that creates cgroups as a keeper does, in a delegated one as an ordinary user."""
-    command = [sys.executable, "-c", HOLDS, *words]
+    command = [sys.executable, "-c", HOLDS, *arguments]
     if inside is not None:
         command = ["sh", "-c", ENTERS, f"{inside}/cgroup.procs", *command]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=keeper_env())
@@ -162,9 +162,9 @@ def sleepers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
         started.extend(subprocess.Popen(["sleep", "600"]) for _ in range(count))
         yield started
     finally:
-        for one in started:
-            one.kill()
-            one.wait()
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def leaf_of(pid: int) -> str:
@@ -176,7 +176,7 @@ def test_a_keeper_leaves_a_leaf_with_many_processes(groups: CgroupsV2) -> None:
     with sleepers(LEAF_PROCESSES_MAX + 1) as crowd:
         groups.leave_shared_cgroup()
         assert leaf_of(os.getpid()) == "2"
-        assert {leaf_of(one.pid) for one in crowd} == {"1"}
+        assert {leaf_of(process.pid) for process in crowd} == {"1"}
         groups.remove_empty()
         with sleepers(1) as few:
             groups.leave_shared_cgroup()
@@ -190,14 +190,14 @@ def test_a_keeper_leaves_a_leaf_with_many_processes(groups: CgroupsV2) -> None:
 
 
 def test_frozen_processes_can_be_killed_and_others_continue(groups: CgroupsV2) -> None:
-    with sleepers(LEAF_PROCESSES_MAX + 1) as (one, other, *_):
+    with sleepers(LEAF_PROCESSES_MAX + 1) as (first, other, *_):
         with groups.freeze_all():
             frozen = Path(
-                f"{PLACE}/{NAME}test-{os.getpid()}/{KEEPER_CGROUP}/{leaf_of(one.pid)}/cgroup.events"
+                f"{PLACE}/{NAME}test-{os.getpid()}/{KEEPER_CGROUP}/{leaf_of(first.pid)}/cgroup.events"
             )
             wait_until(lambda: "frozen 1" in frozen.read_text(), "a crowd that is still")
-            one.kill()
-            one.wait()
+            first.kill()
+            first.wait()
             assert leaf_of(os.getpid()) != leaf_of(other.pid)
 
         wait_until(lambda: "frozen 0" in frozen.read_text(), "work that goes on")
@@ -205,8 +205,8 @@ def test_frozen_processes_can_be_killed_and_others_continue(groups: CgroupsV2) -
 
 
 def test_a_leaf_with_few_processes_is_not_frozen(groups: CgroupsV2) -> None:
-    with sleepers(1) as (one,), groups.freeze_all():
-        where = f"{PLACE}/{NAME}test-{os.getpid()}/{KEEPER_CGROUP}/{leaf_of(one.pid)}/cgroup.events"
+    with sleepers(1) as (sleeper,), groups.freeze_all():
+        where = f"{PLACE}/{NAME}test-{os.getpid()}/{KEEPER_CGROUP}/{leaf_of(sleeper.pid)}/cgroup.events"
 
         assert "frozen 0" in Path(where).read_text()
 

@@ -11,8 +11,8 @@ PATIENCE_SECONDS = 60
 
 def clear(program: Path, keeper: int) -> int:
     task = {"program": str(program), "name": "rota-m-7-0-1", "image": "alpine", "keeper": keeper}
-    words = json.dumps({**task, "code": 1, "group": None, "was_made": True})
-    line = [sys.executable, "-m", "rota.keeper.container.clear", words]
+    record = json.dumps({**task, "code": 1, "group": None, "was_made": True})
+    line = [sys.executable, "-m", "rota.keeper.container.clear", record]
     return subprocess.run(line, timeout=PATIENCE_SECONDS, check=False).returncode
 
 

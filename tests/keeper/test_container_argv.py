@@ -55,7 +55,7 @@ def test_podman_gets_its_own_limits_and_a_cgroup_parent_where_it_misses_oom_kill
 
     assert argv[argv.index("--cgroup-parent") + 1] == "/rota-m/7"
     assert "--init" not in argv
-    assert any(word.startswith("nofile=") for word in argv)
+    assert any(argument.startswith("nofile=") for argument in argv)
 
 
 def test_without_limits_only_the_number_of_processes_is_bounded() -> None:
@@ -124,7 +124,7 @@ def test_the_checked_source_is_mounted_also_after_a_rename(tmp_path: Path, *, is
         path.rename(path.with_name("before"))
         path.symlink_to("/etc/hostname")
         pin = Path(granted.mounts[0].source)
-        found = [one.name for one in pin.iterdir()] if is_directory else [pin.read_text()]
+        found = [entry.name for entry in pin.iterdir()] if is_directory else [pin.read_text()]
         del granted
         before = data / "before" / "below" if is_directory else data / "sub" / "below"
         is_still_there = before.is_mount()

@@ -69,8 +69,8 @@ class ContainerAgent:
         }
         engine |= {"mounts": [str(self.data), f"{self.books}:ro"], **more}
         amounts = {"cpu": 4000, "memory": 1 << 30}
-        said = {"run_as": run_as, "pids_max": pids_max, "engine": engine}
-        agent.send(op="configure", node="n1", amounts=amounts, gpus=[], **said)
+        options = {"run_as": run_as, "pids_max": pids_max, "engine": engine}
+        agent.send(op="configure", node="n1", amounts=amounts, gpus=[], **options)
         return agent
 
     def start(
@@ -79,13 +79,13 @@ class ContainerAgent:
         said = {"image": self.image, **container}
         self.agent.start(job, "sh", "-c", script, container=said, **(spec or {}))
 
-    def run(self, script: str, **said: Any) -> list[Any]:
+    def run(self, script: str, **fields: Any) -> list[Any]:
         """Run a command in a container; return the row of its end."""
-        self.start(script, **said)
+        self.start(script, **fields)
         return self.agent.wait_ended()[0]
 
-    def refused(self, script: str, **said: Any) -> str:
-        self.start(script, **said)
+    def refused(self, script: str, **fields: Any) -> str:
+        self.start(script, **fields)
         return str(self.agent.wait_refused()[0][3])
 
     def output(self, stream: str = "out") -> str:
@@ -157,8 +157,8 @@ def test_a_container_runs_as_nobody_without_privileges(container_agent: Containe
 
     uid, *status = container_agent.output().split("\n")
     assert uid == ("65534" if ROOT else "0")  # the keeper's own user outside
-    said = dict(line.split(":\t") for line in status if line)
-    assert (int(said["CapEff"], 16), int(said["CapBnd"], 16), said["NoNewPrivs"]) == (0, 0, "1")
+    values = dict(line.split(":\t") for line in status if line)
+    assert (int(values["CapEff"], 16), int(values["CapBnd"], 16), values["NoNewPrivs"]) == (0, 0, "1")
 
 
 @needs("root")

@@ -103,5 +103,5 @@ def test_a_journal_that_cannot_be_written_is_reported_and_recovers(keeper: Keepe
 
 
 def limit(keeper: Keeper, size: int | None) -> None:
-    said = "unlimited" if size is None else str(size)
-    subprocess.run(["prlimit", f"--fsize={said}:", "--pid", str(keeper.process.pid)], check=True)
+    limit = "unlimited" if size is None else str(size)
+    subprocess.run(["prlimit", f"--fsize={limit}:", "--pid", str(keeper.process.pid)], check=True)

@@ -143,7 +143,7 @@ def test_an_unparsable_line_is_answered_with_an_error(
 
 def test_a_keeper_parses_every_spec_that_a_server_accepts() -> None:
     most = {"cpu": limits.CPU_MILLI_MAX / 1000, "memory": limits.AMOUNT_MAX, "log_bytes": limits.AMOUNT_MAX}
-    said = parse_spec(
+    spec = parse_spec(
         {
             **most,
             "command": ["true"],
@@ -161,7 +161,7 @@ def test_a_keeper_parses_every_spec_that_a_server_accepts() -> None:
             },
         }
     )
-    work = orders_from_wire(orders_to_wire(JobOrders(JobId("7"), task_template(said), [], []))).work
+    work = orders_from_wire(orders_to_wire(JobOrders(JobId("7"), task_template(spec), [], []))).work
     assert work is not None
     tasks = [[limits.COUNT_MAX, limits.TRIES_MAX, 1]]
     order = parse(json.dumps({"op": "start", "job": "7", "spec": keeper_spec(work), "tasks": tasks}).encode())

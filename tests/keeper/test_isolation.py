@@ -69,10 +69,10 @@ def agent(keeper: Keeper) -> Agent:
 
 
 @contextlib.contextmanager
-def attacker(uid: int, script: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+def attacker(uid: int, script: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process of this user outside of the keeper's namespaces; it ends when its input is closed."""
     process = subprocess.Popen(
-        [PYTHON, "-c", script, *words],
+        [PYTHON, "-c", script, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         user=uid,
@@ -269,11 +269,11 @@ def test_a_uid_that_another_keeper_allocated_is_skipped(keeper: Keeper) -> None:
         assert user.uid != following
 
 
-def hold_open(keeper: Keeper, agent: Agent, job: str, *words: str, **spec: Any) -> None:
+def hold_open(keeper: Keeper, agent: Agent, job: str, *arguments: str, **spec: Any) -> None:
     """Start a job that runs until it is stopped."""
     before = len(agent.started)
     defaults: dict[str, Any] = {"needs": {"cpu": 0}, "grace_ms": 0}
-    agent.start(job, "sh", "-c", "sleep 6002; :", *words, **defaults | spec)
+    agent.start(job, "sh", "-c", "sleep 6002; :", *arguments, **defaults | spec)
     agent.wait_started(before + 1)
     wait_until(lambda: len(find(user_of(keeper, job))) == 2, "a shell and its child")
 
@@ -488,6 +488,6 @@ def test_no_user_is_shared_with_processes_of_deleted_jobs(keeper: Keeper, agent:
     for job in victims:
         agent.start(job, "sh", "-c", reads, needs={"cpu": 100}, env={"CANARY": f"beta-{job}"})
     agent.wait_ended(len(attackers) + 40)
-    told = [keeper.output(job).split() for job in victims]
-    assert len({uid for _, uid in told}) == 40
-    assert {count for count, _ in told} <= {"1", "2", "3", "4", "5"}  # of its own processes
+    outputs = [keeper.output(job).split() for job in victims]
+    assert len({uid for _, uid in outputs}) == 40
+    assert {count for count, _ in outputs} <= {"1", "2", "3", "4", "5"}  # of its own processes

@@ -169,7 +169,10 @@ def test_cgroups_are_removed_with_their_attempts(keeper: Keeper, agent: Agent) -
 
     def there() -> list[Path]:
         return [
-            one for path in parents for one in path.iterdir() if one.is_dir() and one.name != KEEPER_CGROUP
+            cgroup
+            for path in parents
+            for cgroup in path.iterdir()
+            if cgroup.is_dir() and cgroup.name != KEEPER_CGROUP
         ]
 
     wait_until(lambda: not there(), "empty groups")

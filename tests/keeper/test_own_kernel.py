@@ -58,7 +58,7 @@ def assert_all_passed(printed: str) -> None:
     assert "skipped" not in printed, printed
 
 
-def pytest_command(base: str, *words: str) -> str:
-    options = ["-q", "-p", "no:cacheprovider", f"--basetemp={base}", "--timeout=200", *words]
+def pytest_command(base: str, *arguments: str) -> str:
+    options = ["-q", "-p", "no:cacheprovider", f"--basetemp={base}", "--timeout=200", *arguments]
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return shlex.join([f"/run/python/bin/{version}", "-m", "pytest", *options])

@@ -85,9 +85,9 @@ def test_paths_named_by_the_spec_are_writable(keeper: Keeper, agent: Agent, dire
     shared = directory / "shared"
     shared.mkdir()
     shared.chmod(0o777)
-    wanted = {"writable": [str(shared)]}
+    sandbox = {"writable": [str(shared)]}
 
-    assert output_of(keeper, agent, f"echo it > {shared}/it && echo done", sandbox=wanted) == "done\n"
+    assert output_of(keeper, agent, f"echo it > {shared}/it && echo done", sandbox=sandbox) == "done\n"
     assert (shared / "it").read_text() == "it\n"
 
 

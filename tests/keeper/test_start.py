@@ -116,10 +116,10 @@ def test_an_attempt_that_reports_gets_the_urls_of_all_servers(keeper: Keeper, ag
     for attempt, more in ((1, {}), (2, {"others": ["http://b"]}), (3, {"url": "http://b", "others": []})):
         agent.start("7", "printenv", "ROTA_RESULT_URLS", tasks=[[0, attempt, 1]], reports=door | more)
         agent.wait_ended(attempt)
-    told = [keeper.output("7", 0, attempt).split() for attempt in (1, 2, 3)]
+    outputs = [keeper.output("7", 0, attempt).split() for attempt in (1, 2, 3)]
 
     path = "v1/jobs/7/tasks/0/attempts"
-    assert told == [
+    assert outputs == [
         [f"http://a/{path}/1/result"],
         [f"http://a/{path}/2/result", f"http://b/{path}/2/result"],
         [f"http://b/{path}/3/result"],

@@ -24,8 +24,8 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
     """Start a command as a keeper does; its output is in tmp_path/it.out."""
 
     def by_starter(around: ProcessContext, *argv: str, cwd: str = "/") -> tuple[int, int]:
-        words = [os.fsencode(word) for word in argv]
-        launch = posix.Launch(words[0], c_strings(words), c_strings([b"A=1"]), cwd, around, {})
+        encoded = [os.fsencode(argument) for argument in argv]
+        launch = posix.Launch(encoded[0], c_strings(encoded), c_strings([b"A=1"]), cwd, around, {})
         path, output = starter.find_starter(), os.fsencode(tmp_path / "it")
         assert path is not None
         try:
@@ -34,8 +34,8 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Start:
             os.close(int(path.rpartition(b"/")[2]))
 
     def by_fork(around: ProcessContext, *argv: str, cwd: str = "/") -> tuple[int, int]:
-        words = tuple(os.fsencode(word) for word in argv)
-        program = forked.Program(words[0], words, {b"A": b"1"}, cwd, around, posix.RESET)
+        encoded = tuple(os.fsencode(argument) for argument in argv)
+        program = forked.Program(encoded[0], encoded, {b"A": b"1"}, cwd, around, posix.RESET)
         return forked.start(program, os.fsencode(tmp_path / "it"))
 
     return by_starter if request.param == "starter" else by_fork

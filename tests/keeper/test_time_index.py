@@ -53,7 +53,7 @@ def test_time_lines_do_not_hide_other_lines() -> None:
     )
 
     assert index.find_end(lines, 1, 1) == at
-    assert [said[:2] for said in index.read_all(lines)] == [(1, 1), (1, 1)]
+    assert [entry[:2] for entry in index.read_all(lines)] == [(1, 1), (1, 1)]
     assert (index.start_ms(lines, 1, 1), index.end_ms(lines, 1, 1)) == (10, 20)
     assert index.start_ms(lines, 2, 1) is None
     assert index.last_ms(b"S 1 1 0 3 4\n") is None

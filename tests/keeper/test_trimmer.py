@@ -30,9 +30,9 @@ time.sleep(float(sys.argv[3]))
 
 async def read(keeper: Keeper, index: int = 0, offset: int = 0) -> tuple[int, int]:
     """The bytes received and the bytes reported missing; the received blocks are checked."""
-    wanted = pb.OpenLog(id=3, job="7", index=index, attempt=1, stream="stdout", offset=offset)
+    request = pb.OpenLog(id=3, job="7", index=index, attempt=1, stream="stdout", offset=offset)
     received = missing = 0
-    async for chunk in logs.read(keeper.root, wanted, lambda: False):
+    async for chunk in logs.read(keeper.root, request, lambda: False):
         assert not chunk.error
         missing += chunk.missing
         assert chunk.offset == offset + received + missing
@@ -179,8 +179,8 @@ class Told(NamedTuple):
 
 def said(keeper: Keeper, job: str, index: int = 0, attempt: int = 1, stream: str = "stdout") -> Told:
     async def told() -> Told:
-        wanted = pb.OpenLog(id=3, job=job, index=index, attempt=attempt, stream=stream)
-        chunks = [chunk async for chunk in logs.read(keeper.root, wanted, lambda: False)]
+        request = pb.OpenLog(id=3, job=job, index=index, attempt=attempt, stream=stream)
+        chunks = [chunk async for chunk in logs.read(keeper.root, request, lambda: False)]
         return Told(b"".join(chunk.data for chunk in chunks), sum(chunk.missing for chunk in chunks))
 
     return asyncio.run(told())

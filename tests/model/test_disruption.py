@@ -147,10 +147,12 @@ def test_returned_nodes_are_found_as_by_a_full_scan(
 def test_the_window_with_the_most_silent_nodes_counts(silent_at_ms: list[int | None]) -> None:
     mirror = nodes(silent_at_ms)
     silence = SilentNodes(mirror)
-    at_ms = [one for one in silent_at_ms if one is not None]
+    at_ms = [moment for moment in silent_at_ms if moment is not None]
 
     for number, here in enumerate(silent_at_ms):
         if here is not None:
             windows = [start for start in at_ms if start <= here <= start + BRAKE_WINDOW_MS]
-            most = max(sum(start <= one <= start + BRAKE_WINDOW_MS for one in at_ms) for start in windows)
+            most = max(
+                sum(start <= moment <= start + BRAKE_WINDOW_MS for moment in at_ms) for start in windows
+            )
             assert silence.around(NodeId(f"n{number:04}"), here).silent == most

@@ -52,8 +52,8 @@ def test_phases_of_a_block_equal_the_phases_of_its_tasks(
 
     found = block_phases(len(table), task, attempt, status)
 
-    assert list(found.phase) == [one.phase for one in expected]
-    assert list(found.hold) == [one.hold for one in expected]
+    assert list(found.phase) == [row.phase for row in expected]
+    assert list(found.hold) == [row.hold for row in expected]
 
 
 def test_every_task_is_pending_without_records() -> None:

@@ -79,7 +79,7 @@ def counted(disk: Disk, now_ms: int) -> dict[str, Any]:
 
 def shown(mirror: Mirror, now_ms: int) -> dict[str, Any]:
     """The same values as the mirror has them."""
-    room = mirror.node_table
+    table = mirror.node_table
     jobs: dict[str, Any] = {}
     for job, entry in mirror.jobs.items():
         jobs[job] = {"tally": entry.task_counts.by_phase}
@@ -89,13 +89,13 @@ def shown(mirror: Mirror, now_ms: int) -> dict[str, Any]:
             jobs[job]["ready_ms"] = entry.ready_ms()
     held = {}
     for node, there in mirror.nodes.items():
-        slot = room.slot[node]
-        reserved = {resource: int(room.reserved[row, slot]) for resource, row in room.rows.items()}
+        slot = table.slot[node]
+        reserved = {resource: int(table.reserved[row, slot]) for resource, row in table.rows.items()}
         held[node] = {
             "assigned": dict(there.assigned),
             "reserved": {resource: amount for resource, amount in reserved.items() if amount},
-            "queued": int(room.queued[slot]),
-            "held": int(room.held[slot]),
+            "queued": int(table.queued[slot]),
+            "held": int(table.held[slot]),
         }
     lines = {shape: list(line) for shape, line in mirror.pending_queues()}
     return {"jobs": jobs, "nodes": held, "lines": lines, "unfinished": mirror.unfinished}

@@ -59,10 +59,10 @@ class Oracle:
         self.interference = interference or {}
         self.demand: Callable[[], GpuDemand] = lambda: GpuDemand.from_arrivals({})
 
-    def seat(self, spec: JobSpec, wanted: int, barred: Collection[int] = ()) -> list[Place]:
+    def place(self, spec: JobSpec, count: int, barred: Collection[int] = ()) -> list[Place]:
         """Place tasks one after the other, each on the best node at that moment."""
         found: list[Place] = []
-        while len(found) < wanted and (place := self.best(spec, barred)) is not None:
+        while len(found) < count and (place := self.best(spec, barred)) is not None:
             found.append(place)
             self.live.append(Live(spec, *place))
         return found
@@ -84,13 +84,16 @@ class Oracle:
     def admits(self, spec: JobSpec, slot: int) -> bool:
         machine = self.machines[slot]
         tolerated = all(
-            any(one in ("*", taint, taint.split("=")[0]) for one in spec.tolerate) for taint in machine.taints
+            any(rule in ("*", taint, taint.split("=")[0]) for rule in spec.tolerate)
+            for taint in machine.taints
         )
-        return machine.open and tolerated and all(holds(one, machine.labels) for one in spec.where)
+        return machine.open and tolerated and all(holds(rule, machine.labels) for rule in spec.where)
 
     def points_of_wishes(self, spec: JobSpec, slot: int) -> float:
         labels = self.machines[slot].labels
-        return float(sum(one.weight for one in spec.prefer if holds(one.condition, labels)))
+        return float(
+            sum(preference.weight for preference in spec.prefer if holds(preference.condition, labels))
+        )
 
     # ---- by state of the node
 
@@ -108,8 +111,8 @@ class Oracle:
         """The smaller of the unreserved and the measured free amount, minus what was placed since."""
         machine = self.machines[slot]
         has = NODE_TASKS_MAX if resource == "tasks" else machine.capacity.get(resource, 0)
-        written = sum(_amount(one, resource) for one in self.on(slot) if not one.fresh)
-        fresh = sum(_amount(one, resource) for one in self.on(slot) if one.fresh)
+        written = sum(_amount(live, resource) for live in self.on(slot) if not live.fresh)
+        fresh = sum(_amount(live, resource) for live in self.on(slot) if live.fresh)
         if resource not in machine.measured:
             return has - written - fresh
         since = max(0, written - machine.settled.get(resource, 0))
@@ -124,15 +127,15 @@ class Oracle:
     def measure(self, slot: int) -> None:
         """Record what is reserved at the time of a report."""
         for resource in self.known:
-            reserved = sum(_amount(one, resource) for one in self.on(slot))
+            reserved = sum(_amount(live, resource) for live in self.on(slot))
             self.machines[slot].settled[resource] = reserved
 
     def free_devices(self, slot: int) -> list[int]:
         free = [WHOLE_GPU] * (self.machines[slot].capacity.get("gpu", 0) // WHOLE_GPU)
-        for one in self.on(slot):
+        for live in self.on(slot):
             for device in range(len(free)):
-                if one.devices >> device & 1:
-                    free[device] -= min(WHOLE_GPU, one.spec.needs["gpu"])
+                if live.devices >> device & 1:
+                    free[device] -= min(WHOLE_GPU, live.spec.needs["gpu"])
         return free
 
     def devices_for(self, spec: JobSpec, slot: int) -> int:
@@ -142,8 +145,8 @@ class Oracle:
             return 0
         if amount < WHOLE_GPU:
             return int(2 ** int(self.density(spec, slot).device[0]))
-        whole = [device for device, left in enumerate(free) if left == WHOLE_GPU]
-        return int(sum(2**device for device in whole[: amount // WHOLE_GPU]))
+        unused = [device for device, left in enumerate(free) if left == WHOLE_GPU]
+        return int(sum(2**device for device in unused[: amount // WHOLE_GPU]))
 
     def points_of_state(self, spec: JobSpec, slot: int) -> float:
         """100 is a whole node, idle against full. The sums are in this order, so that ties are exact."""
@@ -173,7 +176,9 @@ class Oracle:
         if spec.noise is None:
             return 0.0
         costs = {spec.noise: SAME_NOISE, **self.interference.get(spec.noise, {})}
-        return float(sum(costs.get(one.spec.noise, 0) for one in self.on(slot) if one.spec.noise is not None))
+        return float(
+            sum(costs.get(live.spec.noise, 0) for live in self.on(slot) if live.spec.noise is not None)
+        )
 
     # ---- by affinity
 
@@ -186,17 +191,17 @@ class Oracle:
         return sum(part for part in parts if part is not None)
 
     def near(self, spec: JobSpec, term: AffinityTerm, slot: int) -> float | None:
-        there = [self.domain(term, one.slot) for one in self.live if speaks_of(term, spec, one.spec)]
+        domains = [self.domain(term, live.slot) for live in self.live if speaks_of(term, spec, live.spec)]
         here = self.domain(term, slot)
         if term.weight is not None:
-            return term.weight if here is not None and here in there else 0.0
-        first = speaks_of(term, spec, spec) and all(domain is None for domain in there)
-        return 0.0 if here is not None and (here in there or first) else None
+            return term.weight if here is not None and here in domains else 0.0
+        first = speaks_of(term, spec, spec) and all(domain is None for domain in domains)
+        return 0.0 if here is not None and (here in domains or first) else None
 
     def apart(self, spec: JobSpec, term: AffinityTerm, slot: int) -> float | None:
-        there = [self.domain(term, one.slot) for one in self.live if speaks_of(term, spec, one.spec)]
+        domains = [self.domain(term, live.slot) for live in self.live if speaks_of(term, spec, live.spec)]
         here = self.domain(term, slot)
-        if here is None or here not in there:
+        if here is None or here not in domains:
             return 0.0
         return None if term.weight is None else -term.weight
 
@@ -204,11 +209,11 @@ class Oracle:
         """Whether a job with anti-affinity to it is on the node."""
         return any(
             term.weight is None
-            and speaks_of(term, one.spec, spec)
+            and speaks_of(term, live.spec, spec)
             and self.domain(term, slot) is not None
-            and self.domain(term, slot) == self.domain(term, one.slot)
-            for one in self.live
-            for term in one.spec.apart
+            and self.domain(term, slot) == self.domain(term, live.slot)
+            for live in self.live
+            for term in live.spec.apart
         )
 
     def spread(self, spec: JobSpec, rule: SpreadTerm, slot: int) -> float | None:
@@ -229,7 +234,7 @@ class Oracle:
         return self.machines[slot].labels.get(term.over)
 
     def on(self, slot: int) -> list[Live]:
-        return [one for one in self.live if one.slot == slot]
+        return [live for live in self.live if live.slot == slot]
 
     # ---- invariants
 
@@ -237,33 +242,33 @@ class Oracle:
         for slot, machine in enumerate(self.machines):
             for resource in {"tasks", *self.known}:
                 has = NODE_TASKS_MAX if resource == "tasks" else machine.capacity.get(resource, 0)
-                assert sum(_amount(one, resource) for one in self.on(slot)) <= has, (slot, resource)
+                assert sum(_amount(live, resource) for live in self.on(slot)) <= has, (slot, resource)
             assert all(left >= 0 for left in self.free_devices(slot)), slot
 
     def broken_rules(self) -> list[tuple[str, str]]:
         """Pairs of jobs that share a domain although one has anti-affinity to the other."""
         return [
-            (one.spec.id, other.spec.id)
-            for one in self.live
-            for term in one.spec.apart
+            (holder.spec.id, other.spec.id)
+            for holder in self.live
+            for term in holder.spec.apart
             for other in self.live
             if term.weight is None
-            and other is not one
-            and speaks_of(term, one.spec, other.spec)
-            and self.domain(term, one.slot) is not None
-            and self.domain(term, one.slot) == self.domain(term, other.slot)
+            and other is not holder
+            and speaks_of(term, holder.spec, other.spec)
+            and self.domain(term, holder.slot) is not None
+            and self.domain(term, holder.slot) == self.domain(term, other.slot)
         ]
 
 
-def holds(one: Constraint, labels: Mapping[str, str]) -> bool:
-    value = labels.get(one.label)
-    match one.op.value:
+def holds(constraint: Constraint, labels: Mapping[str, str]) -> bool:
+    value = labels.get(constraint.label)
+    match constraint.op.value:
         case "exists":
             return value is not None
         case "==" | "in":
-            return value in one.values
+            return value in constraint.values
         case "!=" | "not in":
-            return value not in one.values
+            return value not in constraint.values
         case _:
             raise AssertionError("versions are compared in the tests of shapes")
 
@@ -273,5 +278,5 @@ def speaks_of(term: AffinityTerm, holder: JobSpec, other: JobSpec) -> bool:
     return same and holds(term.jobs, {**other.labels, "job": other.name})
 
 
-def _amount(one: Live, resource: str) -> int:
-    return 1 if resource == "tasks" else one.spec.needs.get(resource, 0)
+def _amount(live: Live, resource: str) -> int:
+    return 1 if resource == "tasks" else live.spec.needs.get(resource, 0)

@@ -49,7 +49,7 @@ class History:
         action = self.dice.choices(actions, (5, 4, 2, 1, 1, 1, 2))[0]
         self.cluster.start_all()
         action()
-        self.cluster.endevicted()
+        self.cluster.end_evicted()
         return action.__name__
 
     def submit(self) -> None:
@@ -97,9 +97,9 @@ class History:
         self.cluster.report(job, index, AttemptState.FAILED, ran_us=10_000_000)  # too long for lookahead
         block, position = divmod(index, BLOCK_TASKS)
         before = self.cluster.task(job, block)
-        wanted = ints(before, "wanted")[position] + 1
+        attempt = ints(before, "wanted")[position] + 1
         later_ms = self.cluster.ms + self.dice.choice([0, 100, 5000])
-        self.mirror.apply(records.decided(before, [position], wanted=wanted, not_before=later_ms))
+        self.mirror.apply(records.decided(before, [position], wanted=attempt, not_before=later_ms))
 
     def refuse(self) -> None:
         """All nodes refuse their offers until time advances."""

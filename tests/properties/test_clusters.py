@@ -55,7 +55,7 @@ class Wild:
     def work(self) -> None:
         for machine in list(self.stage.machines.values()):
             for task, held in list(machine.held.items()):
-                if held.said is ReportedState.RUNNING and self.luck.random() < 0.2:
+                if held.state is ReportedState.RUNNING and self.luck.random() < 0.2:
                     machine.end(task, 0, 1000)
 
     def provide(self) -> None:
@@ -83,8 +83,10 @@ class Wild:
             stage_provider.provide(self.stage, StageMachine(name, {"cpu": 2000}, {}))
 
     def remove(self, name: str, roll: float) -> None:
-        there = self.stage.machines.get(name)
-        assert there is None or there.told is None or not there.held, f"tasks run on {name}, which is removed"
+        node = self.stage.machines.get(name)
+        assert node is None or node.dispatch is None or not node.held, (
+            f"tasks run on {name}, which is removed"
+        )
         if roll < 0.3:
             return  # it fails, and is asked again
         self.ended.add(name)
@@ -94,15 +96,17 @@ class Wild:
             self.stage.machines.pop(name, None)
 
     def list(self, cluster: str) -> None:
-        there = {
+        listed = {
             name: count for name, count in self.outside.items() if count and name.startswith(f"{cluster}-")
         }
-        known = [one for one in self.stage.mirror.machines.values() if one.cluster == cluster]
+        known = [machine for machine in self.stage.mirror.machines.values() if machine.cluster == cluster]
         made = (MachineState.CREATED, MachineState.JOINED)
-        missing = frozenset(one.name for one in known if one.state in made and one.name not in there)
-        listing = ProviderListing(there, dict.fromkeys(there, ""), missing, frozenset(self.ended))
+        missing = frozenset(
+            machine.name for machine in known if machine.state in made and machine.name not in listed
+        )
+        listing = ProviderListing(listed, dict.fromkeys(listed, ""), missing, frozenset(self.ended))
         self.stage.ask("clusters", lambda view, now: provider_sync.on_listed(view, cluster, listing, now))
-        self.ended -= set(there)
+        self.ended -= set(listed)
         self.stage.run_to_quiescence()
 
     def restart(self) -> None:
@@ -118,7 +122,7 @@ class Wild:
 
     def look(self) -> None:
         family = [name for name in self.stage.mirror.clusters if name.startswith("build")]
-        machines = Counter(one.cluster for one in self.stage.mirror.machines.values())
+        machines = Counter(machine.cluster for machine in self.stage.mirror.machines.values())
         assert len(family) <= WISH.max_clusters
         assert all(count <= WISH.max_nodes for count in machines.values())
 

@@ -66,13 +66,13 @@ class Faulty:
 
     def reconcilers(self, loop: Loop) -> None:
         """Decisions on keys of the victim fail."""
-        for name, one in loop._reconcilers.items():
-            loop._reconcilers[name] = one._replace(decide=self._decide(one))
+        for name, reconciler in loop._reconcilers.items():
+            loop._reconcilers[name] = reconciler._replace(decide=self._decide(reconciler))
 
-    def _decide(self, one: Reconciler) -> Callable[..., Any]:
+    def _decide(self, reconciler: Reconciler) -> Callable[..., Any]:
         def decide(view: Any, key: str, now: Any) -> Any:
             self.may_raise("decide", when=key.partition("/")[0] == self.fault.victim)
-            return one.decide(view, key, now)
+            return reconciler.decide(view, key, now)
 
         return decide
 
@@ -108,9 +108,9 @@ class Faulty:
             self.may_raise("serve", when=job.spec.id == fault.victim)
             return serve(turn, job, line)
 
-        def faulty_orders(one: dispatch.DispatchState, view: Any, node: NodeId) -> Any:
+        def faulty_orders(state: dispatch.DispatchState, view: Any, node: NodeId) -> Any:
             self.may_raise("orders", when=node == fault.victim)
-            return orders(one, view, node)
+            return orders(state, view, node)
 
         patch.setattr(Mirror, "apply", faulty_apply)
         patch.setattr(Mirror, "forget", faulty_forget)
@@ -136,20 +136,20 @@ class Cluster(Stage):
 
     def _report(self, machine: StageMachine) -> bool:
         """Reports that could not be stored are sent again."""
-        unsaid = list(machine.unsaid)
+        unreported = list(machine.unreported)
         try:
             return super()._report(machine)
         except RotaError:
-            machine.unsaid = unsaid
+            machine.unreported = unreported
             return False
 
     def _order(self, machine: StageMachine) -> None:
         """Orders that cannot be computed cost a node its connection."""
         try:
-            if machine.told is not None:
+            if machine.dispatch is not None:
                 super()._order(machine)
         except Injected:
-            machine.told = None
+            machine.dispatch = None
 
     def try_to(self, act: Callable[[], object]) -> None:
         """Run a user's command or a node's call, which may be refused."""
@@ -159,9 +159,9 @@ class Cluster(Stage):
     def pass_time(self) -> None:
         """One second passes: running tasks end, and disconnected nodes reconnect."""
         for machine in self.machines.values():
-            if machine.told is None:
+            if machine.dispatch is None:
                 self.try_to(lambda machine=machine: self.call(machine))  # type: ignore[misc]
-            for task in [task for task, held in machine.held.items() if held.said.name == "RUNNING"]:
+            for task in [task for task, held in machine.held.items() if held.state.name == "RUNNING"]:
                 machine.end(task, 0, 1000)
         self.wait(1000)
 

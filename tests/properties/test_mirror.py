@@ -116,7 +116,10 @@ class Cluster(RuleBasedStateMachine):
         boot = data.draw(st.sampled_from(["boot-1", "boot-2"]))
         self.write(records.node(name, state=then, capacity=capacity, labels=given, boot_id=boot))
         if then is NodeState.LOST:
-            self.report(AttemptEvent.NODE_LOST, [one for one in self.live() if one[1].cell.node == name])
+            self.report(
+                AttemptEvent.NODE_LOST,
+                [live_task for live_task in self.live() if live_task[1].cell.node == name],
+            )
 
     @precondition(lambda self: self.live())
     @rule(data=st.data())
@@ -126,7 +129,10 @@ class Cluster(RuleBasedStateMachine):
         event = data.draw(
             st.sampled_from([e for e in AttemptEvent if any((s, e) in ATTEMPT for s in states)])
         )
-        self.report(event, some(data, [one for one in live if (one[1].cell.attempt, event) in ATTEMPT]))
+        self.report(
+            event,
+            some(data, [live_task for live_task in live if (live_task[1].cell.attempt, event) in ATTEMPT]),
+        )
 
     # ---- scheduler
 
@@ -137,8 +143,8 @@ class Cluster(RuleBasedStateMachine):
         name = self.a_node(data)
         pending = self.pending()
         spec = data.draw(st.sampled_from([spec for spec, _ in pending]))
-        again = [one for one in pending if one[1].cell.number]
-        first = [one for one in pending if one[0] is spec and not one[1].cell.number][:most]
+        again = [pair for pair in pending if pair[1].cell.number]
+        first = [pair for pair in pending if pair[0] is spec and not pair[1].cell.number][:most]
 
         def change(draft: Draft[Any], position: int, task: Task) -> dict[str, Any]:
             known = draft.record.nodes
@@ -314,7 +320,7 @@ def blocks_of(disk: Disk, job: JobId) -> set[int]:
 
 def as_kept(mirror: Mirror) -> dict[str, Any]:
     """Derived values other than counts."""
-    room = mirror.node_table
+    table = mirror.node_table
     return {
         "nodes": {
             node: (
@@ -322,12 +328,12 @@ def as_kept(mirror: Mirror) -> dict[str, Any]:
                 entry.intent,
                 entry.status,
                 (entry.connection, entry.load),
-                (entry.open, bool(room.open[room.slot[node]])),
-                dict(room.labels[room.slot[node]]),
+                (entry.open, bool(table.open[table.slot[node]])),
+                dict(table.labels[table.slot[node]]),
                 {
-                    resource: int(room.capacity[row, room.slot[node]])
-                    for resource, row in room.rows.items()
-                    if room.capacity[row, room.slot[node]]
+                    resource: int(table.capacity[row, table.slot[node]])
+                    for resource, row in table.rows.items()
+                    if table.capacity[row, table.slot[node]]
                 },
             )
             for node, entry in mirror.nodes.items()
@@ -350,18 +356,18 @@ def as_kept(mirror: Mirror) -> dict[str, Any]:
 
 def sums(mirror: Mirror) -> dict[str, Any]:
     """Sums over live attempts, by node."""
-    room = mirror.node_table
+    table = mirror.node_table
     return {
         node: (
             {
-                name: int(room.reserved[row, slot])
-                for name, row in room.rows.items()
-                if room.reserved[row, slot]
+                name: int(table.reserved[row, slot])
+                for name, row in table.rows.items()
+                if table.reserved[row, slot]
             },
-            (int(room.held[slot]), int(room.queued[slot])),
+            (int(table.held[slot]), int(table.queued[slot])),
             mirror.nodes[node].assigned,
         )
-        for node, slot in room.slot.items()
+        for node, slot in table.slot.items()
         if node in mirror.nodes
     }
 

@@ -115,7 +115,7 @@ def happening(*what: str, second: Any = ZERO, value: Any = NOTHING) -> Any:
     return st.builds(Step, st.sampled_from(what), st.integers(0, 20), second, value)
 
 
-seats = happening("seat", second=st.sampled_from([1, 1, 2, 3, 5, 9, 40]))
+placements = happening("place", second=st.sampled_from([1, 1, 2, 3, 5, 9, 40]))
 changes = st.one_of(
     happening("end round", "close", "open"),
     happening("give back", "release", second=st.integers(1, 4)),
@@ -126,13 +126,13 @@ changes = st.one_of(
     happening("join", value=machines),
 )
 one_change = changes.map(lambda step: step)  # one choice among others, not seven
-steps = st.lists(seats | one_change, min_size=15, max_size=40)  # short histories would show little
+steps = st.lists(placements | one_change, min_size=15, max_size=40)  # short histories would show little
 
 
 # ---- the cluster, as scheduler and oracle see it
 
 
-class World:
+class PlacementTrial:
     """The scheduler and the oracle, given the same input."""
 
     def __init__(self, jobs: list[Mapping[str, Any]]) -> None:
@@ -140,8 +140,8 @@ class World:
         self.oracle = Oracle(INTERFERENCE)
         self.unsubmitted = [self.spec(number, fields) for number, fields in enumerate(jobs, 1)]
         self.specs = list(self.unsubmitted)
-        self.seating = Placer(self.mirror, Plugins(interference=INTERFERENCE))
-        self.oracle.demand = lambda: self.seating.rows.gpus._demand
+        self.placer = Placer(self.mirror, Plugins(interference=INTERFERENCE))
+        self.oracle.demand = lambda: self.placer.rows.gpus._demand
         self.begun: dict[JobId, list[Live]] = {}  # assignments of each job in this round
         self.placed: list[tuple[Live, int]] = []  # written, with the task's index
 
@@ -163,29 +163,29 @@ class World:
         eligibility = Eligibility.OPEN if machine.open else Eligibility.CORDONED
         self.mirror.apply(NodeIntent(self.mirror.node_table.ids[slot], eligibility, machine.taints))
 
-    def seat(self, spec: JobSpec, wanted: int) -> None:
+    def place(self, spec: JobSpec, count: int) -> None:
         """Place with both; the results must be equal."""
         if spec in self.unsubmitted:
             self.end_round()  # no job is submitted within a round
             self.unsubmitted.remove(spec)
             add_job(self.mirror, spec)
             self.mirror.apply(Counters(jobs=max(int(job) for job in self.mirror.jobs)))
-            self.seating.start_round(self.mirror)
+            self.placer.start_round(self.mirror)
         if spec.id in self.begun:
             self.end_round()
         known = len(self.oracle.live)
-        expected = self.oracle.seat(spec, wanted)
-        seated = self.seating.place(self.mirror.jobs[spec.id], wanted)
+        expected = self.oracle.place(spec, count)
+        found = self.placer.place(self.mirror.jobs[spec.id], count)
         self.begun[spec.id] = self.oracle.live[known:]
 
-        assert [Place(seat.slot, seat.devices) for seat in seated.assigned] == expected
+        assert [Place(assignment.slot, assignment.devices) for assignment in found.assigned] == expected
 
     def give_back(self, spec: JobSpec, count: int) -> None:
         """Release the last assignments of this round."""
         for live in self.begun.get(spec.id, [])[-count:][::-1]:
             self.begun[spec.id].remove(live)
             self.drop(live)
-            self.seating.release(self.mirror.jobs[spec.id], [Assignment(live.slot, live.devices)])
+            self.placer.release(self.mirror.jobs[spec.id], [Assignment(live.slot, live.devices)])
 
     def end_round(self) -> None:
         """Apply the placements and start the next round."""
@@ -204,7 +204,7 @@ class World:
         for live in self.oracle.live:
             live.fresh = False
         self.begun.clear()
-        self.seating.start_round(self.mirror)
+        self.placer.start_round(self.mirror)
 
     def release(self, at: int, count: int) -> None:
         """End some placed tasks."""
@@ -216,10 +216,10 @@ class World:
             block, position = divmod(index, BLOCK_TASKS)
             before = entry.statuses.get(block) or StatusBlock.new(live.spec.id, block, BLOCK_TASKS)
             self.mirror.apply(records.reported(before, [position], AttemptState.SUCCEEDED))
-        self.seating.start_round(self.mirror)
+        self.placer.start_round(self.mirror)
 
     def drop(self, live: Live) -> None:
-        self.oracle.live = [one for one in self.oracle.live if one is not live]
+        self.oracle.live = [other for other in self.oracle.live if other is not live]
 
     def change(self, slot: int, step: Step) -> None:
         """Change something about a node."""
@@ -243,7 +243,7 @@ class World:
                 self.mirror.apply(msgspec.structs.replace(before, capacity=step.value))
             case _:
                 self.measure(slot, step.second, step.value)
-        self.seating.start_round(self.mirror)
+        self.placer.start_round(self.mirror)
 
     def measure(self, slot: int, cpu_milli: int, memory_free: int | None) -> None:
         machine = self.oracle.machines[slot]
@@ -256,8 +256,8 @@ class World:
     def take(self, step: Step) -> None:
         spec = self.specs[step.first % len(self.specs)]
         match step.what:
-            case "seat":
-                self.seat(spec, step.second)
+            case "place":
+                self.place(spec, step.second)
             case "give back":
                 self.give_back(spec, step.second)
             case "release":
@@ -267,7 +267,7 @@ class World:
             case "join":
                 self.end_round()
                 self.join(step.value)
-                self.seating.start_round(self.mirror)
+                self.placer.start_round(self.mirror)
             case _:
                 self.change(step.first % len(self.oracle.machines), step)
 
@@ -276,11 +276,11 @@ def _copied(machine: Machine, labels: Mapping[str, str]) -> Machine:
     return Machine(machine.capacity, labels, machine.taints)
 
 
-def play(nodes: list[Machine], jobs: list[Mapping[str, Any]], happens: list[Step]) -> World:
-    world = World(jobs)
+def play(nodes: list[Machine], jobs: list[Mapping[str, Any]], happens: list[Step]) -> PlacementTrial:
+    world = PlacementTrial(jobs)
     for machine in nodes:
         world.join(machine)
-    world.seating.start_round(world.mirror)
+    world.placer.start_round(world.mirror)
     for step in happens:
         world.take(step)
     return world
@@ -314,7 +314,9 @@ social = st.fixed_dictionaries(
 @given(
     st.lists(machines, min_size=3, max_size=8),
     st.lists(social, min_size=3, max_size=5),
-    st.lists(seats | seats | happening("release", second=ZERO.map(lambda _: 2)), min_size=10, max_size=25),
+    st.lists(
+        placements | placements | happening("release", second=ZERO.map(lambda _: 2)), min_size=10, max_size=25
+    ),
 )
 def test_anti_affinity_is_symmetric(
     nodes: list[Machine], jobs: list[Mapping[str, Any]], happens: list[Step]

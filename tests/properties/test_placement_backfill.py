@@ -45,8 +45,8 @@ class Life:
         self.jobs = dict(enumerate(coming, 1))
         self.promises: list[Kept] = []
         self.starts: list[tuple[JobId, int]] = []
-        for number, one in self.jobs.items():
-            heapq.heappush(self.events, (one.at_ms, "come", number, 0))
+        for number, coming_job in self.jobs.items():
+            heapq.heappush(self.events, (coming_job.at_ms, "come", number, 0))
 
     def run(self) -> None:
         with mock.patch("rota.scheduler.round.find_reservation", self.promise):
@@ -65,27 +65,31 @@ class Life:
             self.cluster.end(JobId(str(number)), index, self.jobs[number].runs_ms)
 
     def start(self, now_ms: int) -> None:
-        for number, one in self.jobs.items():
+        for number, coming_job in self.jobs.items():
             job = JobId(str(number))
             entry = self.cluster.mirror.jobs.get(job)
             for index in self.cluster.tasks(job, AttemptState.OFFERED) if entry else []:
                 started_ms = WALL_MS + now_ms
                 self.cluster.report(job, index, AttemptState.RUNNING, started_at_ms=started_ms)
                 self.starts.append((job, now_ms))
-                heapq.heappush(self.events, (now_ms + one.runs_ms, "end", number, index))
+                heapq.heappush(self.events, (now_ms + coming_job.runs_ms, "end", number, index))
 
-    def promise(self, view: Any, seating: Any, job: Any, wanted: int, now: Any) -> BackfillReservation | None:
-        made = backfill.find_reservation(view, seating, job, wanted, now)
+    def promise(self, view: Any, placer: Any, job: Any, needed: int, now: Any) -> BackfillReservation | None:
+        made = backfill.find_reservation(view, placer, job, needed, now)
         if made is not None and made.at_ms < NEVER_MS:
             self.promises.append(Kept(job.spec.id, now.ms, made.at_ms - WALL_MS))
         return made
 
     def broken(self) -> list[Kept]:
         """A higher-ranked job is not held back: nothing was reserved while an end was unknown."""
-        return [one for one in self.promises if not any(self.settles(one, *start) for start in self.starts)]
+        return [
+            promise
+            for promise in self.promises
+            if not any(self.settles(promise, *start) for start in self.starts)
+        ]
 
-    def settles(self, one: Kept, job: JobId, ms: int) -> bool:
-        return int(job) <= int(one.job) and one.made_ms <= ms <= one.promised_ms
+    def settles(self, promise: Kept, job: JobId, ms: int) -> bool:
+        return int(job) <= int(promise.job) and promise.made_ms <= ms <= promise.promised_ms
 
 
 nodes = st.lists(

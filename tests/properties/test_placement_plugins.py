@@ -55,13 +55,13 @@ def test_the_example_decides_where_tasks_go() -> None:
     )
     plugins = Plugins((loaded("rota.filters", "quiet-lab"),), (loaded("rota.scores", "newer-first"),))
 
-    seating = Placer(mirror, plugins)
-    assert _first(seating, mirror, quiet) == "lab-1"
-    assert _first(seating, mirror, noisy) == "desk-2"
+    placer = Placer(mirror, plugins)
+    assert _first(placer, mirror, quiet) == "lab-1"
+    assert _first(placer, mirror, noisy) == "desk-2"
 
 
-def _first(seating: Placer, mirror: Mirror, job: JobId) -> str:
-    return mirror.node_table.ids[seating.place(mirror.jobs[job], 1).assigned[0].slot]
+def _first(placer: Placer, mirror: Mirror, job: JobId) -> str:
+    return mirror.node_table.ids[placer.place(mirror.jobs[job], 1).assigned[0].slot]
 
 
 def _writes(nodes: NodeSlice) -> Array:

@@ -101,7 +101,7 @@ class Full:
         oracle = Oracle()
         oracle.machines, oracle.known = self.before.machines, self.before.known
         gone = {live.identity for unit in units for live in unit.here}
-        oracle.live = [one for one in self.before.live if one.identity not in gone]
+        oracle.live = [other for other in self.before.live if other.identity not in gone]
         return oracle.fits(self.job, slot) and within_budgets(units)
 
     def least(self) -> Harm | None:
@@ -152,12 +152,12 @@ def test_the_least_work_is_preempted(
     if expected is None:
         assert not gone
         return
-    units = tuple(one for one in full.units(expected.slot) if one.tasks <= gone)
+    units = tuple(other for other in full.units(expected.slot) if other.tasks <= gone)
     assert {task for unit in units for task in unit.tasks} == gone
     assert harm(expected.slot, units) == expected
     assert full.enough(expected.slot, units)
     for unit in units:
-        assert not full.enough(expected.slot, tuple(one for one in units if one is not unit))
+        assert not full.enough(expected.slot, tuple(other for other in units if other is not unit))
 
 
 @settings(max_examples=40, derandomize=True)
@@ -168,7 +168,7 @@ def test_the_preemptor_gets_the_freed_resources(
     full = Full(nodes, lesser, wanted)
     full.cluster.round()
     waits = bool(evicted(full.cluster))
-    full.cluster.endevicted()
+    full.cluster.end_evicted()
     full.cluster.round()
 
     assert not waits or full.cluster.tasks(full.job.id, AttemptState.OFFERED)

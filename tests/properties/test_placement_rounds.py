@@ -64,7 +64,7 @@ class Cluster:
             for index in self.tasks(job, AttemptState.OFFERED):
                 self.report(job, index, AttemptState.RUNNING)
 
-    def endevicted(self) -> None:
+    def end_evicted(self) -> None:
         """Evicted attempts have stopped, and their tasks are pending again."""
         for job, entry in list(self.mirror.jobs.items()):
             for index in self.tasks(job):
@@ -84,8 +84,8 @@ class Cluster:
     def want_again(self, job: JobId, index: int) -> None:
         block, position = divmod(index, BLOCK_TASKS)
         before = self.task(job, block)
-        wanted = ints(before, "wanted")[position] + 1
-        self.mirror.apply(records.decided(before, [position], wanted=wanted))
+        attempt = ints(before, "wanted")[position] + 1
+        self.mirror.apply(records.decided(before, [position], wanted=attempt))
 
     def report(self, job: JobId, index: int, state: AttemptState, **columns: int) -> None:
         entry = self.mirror.jobs[job]
@@ -175,10 +175,10 @@ def live_through(
         cluster.start_all()
         for at_ in ends[number - 1] if number <= len(ends) else []:
             running = [(job, i) for job in cluster.mirror.jobs for i in cluster.tasks(job, STARTED[1])]
-            plain = [one for one in running if not cluster.mirror.jobs[one[0]].spec.gang]
+            plain = [task for task in running if not cluster.mirror.jobs[task[0]].spec.gang]
             if plain:
                 cluster.end(*plain[at_ % len(plain)])
-        cluster.endevicted()
+        cluster.end_evicted()
     return plans
 
 
@@ -186,39 +186,41 @@ def check(cluster: Cluster, before: Oracle) -> None:
     after = cluster.seen()
     after.assert_nothing_is_promised_twice()
     assert not after.broken_rules()
-    known = [(one.spec.id, one.slot, one.devices) for one in before.live]
-    for one in after.live:
-        name = (one.spec.id, one.slot, one.devices)
+    known = [(live.spec.id, live.slot, live.devices) for live in before.live]
+    for live in after.live:
+        name = (live.spec.id, live.slot, live.devices)
         if name in known:
             known.remove(name)
         else:
-            check_new(before, after, one)
+            check_new(before, after, live)
     for job, entry in cluster.mirror.jobs.items():
-        whole = entry.spec.count - entry.task_counts.ended
-        assert not entry.spec.gang or len(cluster.tasks(job)) in (0, whole), "half a gang"
+        unfinished = entry.spec.count - entry.task_counts.ended
+        assert not entry.spec.gang or len(cluster.tasks(job)) in (0, unfinished), "half a gang"
     check_quotas(cluster, after)
 
 
-def check_new(before: Oracle, after: Oracle, one: Live) -> None:
+def check_new(before: Oracle, after: Oracle, live: Live) -> None:
     """New attempts satisfy constraints and affinity, or are the first of their kind."""
-    assert after.admits(one.spec, one.slot)
-    for term in one.spec.near:
-        others = [other for other in after.live if other is not one and speaks_of(term, one.spec, other.spec)]
-        there = {after.domain(term, other.slot) for other in others}
-        here = after.domain(term, one.slot)
-        known = [other for other in before.live if speaks_of(term, one.spec, other.spec)]
+    assert after.admits(live.spec, live.slot)
+    for term in live.spec.near:
+        others = [
+            other for other in after.live if other is not live and speaks_of(term, live.spec, other.spec)
+        ]
+        domains = {after.domain(term, other.slot) for other in others}
+        here = after.domain(term, live.slot)
+        known = [other for other in before.live if speaks_of(term, live.spec, other.spec)]
         nobody = all(before.domain(term, other.slot) is None for other in known)
-        first = nobody and speaks_of(term, one.spec, one.spec)
-        kept = here is not None and (here in there or first)
-        assert term.weight is not None or kept, (one.identity, here, there, term)
-    for rule in one.spec.spread:
-        more = after.ahead_of_emptiest(one.spec, rule, one.slot)
+        first = nobody and speaks_of(term, live.spec, live.spec)
+        kept = here is not None and (here in domains or first)
+        assert term.weight is not None or kept, (live.identity, here, domains, term)
+    for rule in live.spec.spread:
+        more = after.ahead_of_emptiest(live.spec, rule, live.slot)
         assert rule.weight is not None or (more is not None and more <= rule.skew)
 
 
 def check_quotas(cluster: Cluster, after: Oracle) -> None:
     for name, namespace in cluster.mirror.namespaces.items():
-        ours = [one.spec for one in after.live if one.spec.namespace == name]
+        ours = [live.spec for live in after.live if live.spec.namespace == name]
         for resource, most in namespace.quota.items():
             held = len(ours) if resource == "tasks" else sum(spec.needs.get(resource, 0) for spec in ours)
             assert held <= most, (name, resource)
@@ -247,7 +249,7 @@ def check_evictions(cluster: Cluster, new: set[tuple[JobId, int]]) -> None:
     going = evicted(cluster)
     for job, entry in cluster.mirror.jobs.items():
         budget = entry.spec.evict_at_most
-        assert budget is None or sum(one[0] == job for one in going) <= budget
+        assert budget is None or sum(task[0] == job for task in going) <= budget
 
 
 @rounds

@@ -60,7 +60,7 @@ class Story:
 
     def __init__(self) -> None:
         self.stage = Stage()
-        self.heard: dict[
+        self.first_decisions: dict[
             tuple[int, int, int], RecoveryDecision
         ] = {}  # the first accepted decision on an attempt
         self.numbers: dict[tuple[JobId, int], int] = {}
@@ -85,10 +85,10 @@ class Story:
     def do_back(self, name: str) -> None:
         machine = self.stage.machines[name]
         machine.refuses = None
-        if machine.told is None:
+        if machine.dispatch is None:
             self.stage.call(machine)
         elif machine.silent:
-            self.stage.speak(machine)
+            self.stage.end_silence(machine)
 
     def do_silence(self, name: str) -> None:
         self.stage.machines[name].silent = True
@@ -114,7 +114,7 @@ class Story:
     def do_end(self, task: tuple[int, int], code: int) -> None:
         name = (JobId(str(task[0])), task[1])
         for machine in self.stage.machines.values():
-            if name in machine.held and machine.held[name].said is ReportedState.RUNNING:
+            if name in machine.held and machine.held[name].state is ReportedState.RUNNING:
                 machine.end(name, code, 1000)
         self.stage.run_to_quiescence()
 
@@ -124,7 +124,7 @@ class Story:
             return
         with suppress(Rejected):
             self.stage.answer(job, task[1], attempt, decision)
-            first = self.heard.setdefault((*task, attempt), decision)
+            first = self.first_decisions.setdefault((*task, attempt), decision)
             assert first is decision, "two decisions on one attempt were accepted"
 
     def do_come(self) -> None:
@@ -145,7 +145,7 @@ class Story:
 
     def _look_at_leases(self) -> None:
         """Check against what the machines themselves run."""
-        runs = [task for one in self.stage.machines.values() for task in one.held]
+        runs = [task for machine in self.stage.machines.values() for task in machine.held]
         for job, index in runs:
             if self.stage.mirror.jobs[job].spec.run is RunMode.ONE_AT_A_TIME:
                 assert runs.count((job, index)) == 1, f"task {index} of job {job} runs twice"
@@ -179,7 +179,7 @@ class Story:
         assert owner in (Recovery.SCHEDULER, Recovery.CONTROLLER), f"{name} was recovered for {owner}"
         assert job.spec.run is not RunMode.AT_MOST_ONCE, f"{name} was started twice"
         if owner is Recovery.CONTROLLER:
-            decision = self.heard.get((int(job.spec.id), index, lost))
+            decision = self.first_decisions.get((int(job.spec.id), index, lost))
             allowed = (
                 (None, RecoveryDecision.RETRY)
                 if job.spec.when_no_controller is WhenControllerAbsent.SCHEDULER
@@ -221,7 +221,9 @@ def _lost_before(job: JobEntry, index: int, number: int) -> list[int]:
         return []
     ended = {old.number: old.state for old in status.older if old.position == index}
     ended[ints(status, "number")[index]] = status.state[index]
-    return [one for one, state in ended.items() if state == AttemptState.LOST and 0 < one < number]
+    return [
+        attempt for attempt, state in ended.items() if state == AttemptState.LOST and 0 < attempt < number
+    ]
 
 
 def _ended(job: JobEntry) -> bool:

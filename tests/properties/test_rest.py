@@ -98,8 +98,8 @@ class Story:
         patch = self.draw.choice(
             [{"deadline": None}, {"deadline": "1s"}, {"queue_timeout": "1ms"}, {"priority": 99}]
         )
-        wanted = update.UpdateRequest(patch)
-        self.ask(lambda job: lambda view, now: update.update_job(view, job, wanted, user_requests.USER, now))
+        request = update.UpdateRequest(patch)
+        self.ask(lambda job: lambda view, now: update.update_job(view, job, request, user_requests.USER, now))
 
     def ask(self, command: Callable[..., object]) -> None:
         if not self.jobs:
@@ -113,7 +113,7 @@ class Story:
     def harm(self) -> None:
         machine = self.draw.choice(list(self.stage.machines.values()))
         state = self.stage.mirror.nodes[machine.name].status  # type: ignore[index]
-        if machine.told is None or (state is not None and state.state is NodeState.LOST):
+        if machine.dispatch is None or (state is not None and state.state is NodeState.LOST):
             self.stage.call(machine)
             return
         match self.draw.randrange(3):

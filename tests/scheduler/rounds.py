@@ -10,7 +10,7 @@ from rota.model.plan import Plan
 from rota.rules.reconciler_names import ROUND_KEY
 from rota.scheduler.plan import Scheduler
 from rota.scheduler.round import SchedulerCache, SchedulerSettings
-from rota.testing.builders import apply, at, claims
+from rota.testing.builders import apply, at, job_reports
 from rota.watcher.node_messages import on_report
 
 
@@ -33,7 +33,7 @@ class Rounds:
     ) -> None:
         """Apply a node's report on attempts, and the decisions of the controllers."""
         self.mirror.now_ms = ms
-        message = NodeReport(1, [claims(job, state, *pairs, **fields)])
+        message = NodeReport(1, [job_reports(job, state, *pairs, **fields)])
         apply(self.mirror, on_report(self.mirror, NodeId(node), message, at(ms)))
         for block in list(self.mirror.jobs[JobId(str(job))].statuses):
             apply(self.mirror, batch.decide(self.mirror, f"{job}/{block}", at(ms)))

@@ -128,8 +128,8 @@ def test_a_score_depends_on_its_node_alone(
 
     assert together.score[order].tolist() == shuffled.score.tolist()
     assert together.device[order].tolist() == shuffled.device.tolist()
-    assert together.score.tolist() == [one.score[0] for one in alone]
-    assert together.device.tolist() == [one.device[0] for one in alone]
+    assert together.score.tolist() == [ranked.score[0] for ranked in alone]
+    assert together.device.tolist() == [ranked.device[0] for ranked in alone]
 
 
 @given(st.lists(ASKS, min_size=1, max_size=60), NODES)

@@ -90,8 +90,8 @@ def test_a_preview_changes_nothing_and_the_drain_does_what_it_said(stage: Stage)
 
     stage.drain("a", 0)
 
-    there = stage.mirror.jobs[job_spec(1).id].live_by_node
-    assert {place.node: place.tasks for place in moved.places} == there
+    by_node = stage.mirror.jobs[job_spec(1).id].live_by_node
+    assert {place.node: place.tasks for place in moved.places} == by_node
     assert stage.mirror.jobs[job_spec(1).id].task_counts.pending == moved.waits
 
 

@@ -19,7 +19,7 @@ class Missing:
         self._amount = amount
 
     def met_by(self, victims: Sequence[Victim]) -> bool:
-        return sum(one.freed["cpu"] for one in victims) >= self._amount
+        return sum(victim.freed["cpu"] for victim in victims) >= self._amount
 
 
 def made(number: int, tasks: int, amount: int) -> Victim:
@@ -27,18 +27,18 @@ def made(number: int, tasks: int, amount: int) -> Victim:
 
 
 def count_tasks(victims: Sequence[Victim]) -> int:
-    return sum(len(one.tasks) for one in victims)
+    return sum(len(victim.tasks) for victim in victims)
 
 
 @given(victims, st.data())
 def test_no_other_sufficient_set_of_victims_has_fewer_tasks(
     given_: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    candidates = [made(number, *one) for number, one in enumerate(given_)]
+    candidates = [made(number, *fields) for number, fields in enumerate(given_)]
     need = Missing(data.draw(st.integers(1, sum(amount for _, amount in given_))))
     sets = [chosen for size in range(1, len(candidates) + 1) for chosen in combinations(candidates, size)]
 
     chosen = _fewest_by_trial(cast(_Shortfall, need), candidates)
 
     assert need.met_by(chosen)
-    assert count_tasks(chosen) == min(count_tasks(one) for one in sets if need.met_by(one))
+    assert count_tasks(chosen) == min(count_tasks(other) for other in sets if need.met_by(other))

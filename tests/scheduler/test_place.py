@@ -35,12 +35,12 @@ def cluster(capacities: list[dict[str, int]]) -> Mirror:
 
 
 def chosen(mirror: Mirror, spec: JobSpec, wanted: int) -> list[int]:
-    return [seat.slot for seat in Placer(mirror).place(JobEntry(spec), wanted).assigned]
+    return [assignment.slot for assignment in Placer(mirror).place(JobEntry(spec), wanted).assigned]
 
 
 def one_at_a_time(mirror: Mirror, spec: JobSpec, wanted: int) -> list[int]:
-    seating, job = Placer(mirror), JobEntry(spec)
-    return [seat.slot for _ in range(wanted) for seat in seating.place(job, 1).assigned]
+    placer, job = Placer(mirror), JobEntry(spec)
+    return [assignment.slot for _ in range(wanted) for assignment in placer.place(job, 1).assigned]
 
 
 @given(CLUSTERS, NEEDS, st.integers(1, 20), st.data())

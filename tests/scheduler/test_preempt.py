@@ -77,7 +77,9 @@ def test_the_node_is_ordered_to_stop_preempted_tasks() -> None:
 
     orders = dispatch.orders(rounds.mirror, rounds.mirror.node_table.ids[0])
 
-    assert [(one.job, [stop.index for stop in one.stop], one.start) for one in orders] == [("1", [0], [])]
+    assert [
+        (job_orders.job, [stop.index for stop in job_orders.stop], job_orders.start) for job_orders in orders
+    ] == [("1", [0], [])]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_a_job_that_fits_on_no_empty_node_would_never_start(rounds: Rounds) -> N
     gang = plan(rounds, job_spec(9, count=3, gang=True))
     late = plan(rounds, job_spec(9, deadline_at_ms=at(0).wall_ms - 1))
 
-    outcomes = [one.outcome for one in (small, elsewhere, gang, late)]
+    outcomes = [outlook.outcome for outlook in (small, elsewhere, gang, late)]
     assert outcomes == [PlanOutcome.NEVER] * 4
     assert small.sentence == ("would never start: 1 of 1 nodes has too little cpu in all: largest 2, asked 3")
 
@@ -147,11 +147,11 @@ def test_a_plan_says_what_the_next_round_does(
     outlook = plan(rounds, spec)
     placed = place(rounds, add_job(rounds.mirror, spec))
 
-    there: dict[str, int] = {}
+    by_node: dict[str, int] = {}
     for node in placements(rounds.mirror, spec.id).values():
-        there[node] = there.get(node, 0) + 1
+        by_node[node] = by_node.get(node, 0) + 1
     if not outlook.evicts:
-        assert {place.node: place.tasks for place in outlook.places} == there
+        assert {place.node: place.tasks for place in outlook.places} == by_node
     assert bool(placed) <= (outlook.outcome is PlanOutcome.NOW)
 
 

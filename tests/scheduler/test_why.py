@@ -254,10 +254,10 @@ def test_backoff_after_a_failure_says_when_it_ends() -> None:
     add_job(rounds.mirror, job_spec(count=4, retries=3))
     rounds.go()
     rounds.report("a", 1, ReportedState.EXITED, (3, 1), exit_code=1)
-    one = asked(rounds, ms=1).sentence
+    sentence = asked(rounds, ms=1).sentence
     rounds.report("a", 1, ReportedState.EXITED, (2, 1), ms=500, exit_code=1)
 
-    assert one == "1 of 4 tasks waits: task 3 is tried again in 1 s"
+    assert sentence == "1 of 4 tasks waits: task 3 is tried again in 1 s"
     assert asked(rounds, ms=500).sentence == (
         "2 of 4 tasks wait: 2 tasks back off after a failure: task 3 is tried again in 1 s"
     )

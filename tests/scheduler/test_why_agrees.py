@@ -205,23 +205,23 @@ def operate(mirror: Mirror, change: str) -> None:
         mirror.apply(msgspec.structs.replace(intent, eligibility=Eligibility.OPEN))
     if larger := re.search(r"\(rota namespace set (\w+) (.*)\)", change):
         more = dict(one.split("=") for one in larger[2].split())
-        quota = mirror.namespaces[larger[1]].quota | {name: read(name, said) for name, said in more.items()}
+        quota = mirror.namespaces[larger[1]].quota | {name: read(name, text) for name, text in more.items()}
         mirror.apply(NamespaceRecord(larger[1], quota))
 
 
 def asking_less(needs: dict[str, int], change: str) -> dict[str, int]:
-    said = dict(re.findall(r"with (\w+) <= ([0-9.]+(?: [KMGT]?i?B)?)", change))
-    less = {name: read(name, said[name]) if name in said else amount for name, amount in needs.items()}
+    limits = dict(re.findall(r"with (\w+) <= ([0-9.]+(?: [KMGT]?i?B)?)", change))
+    less = {name: read(name, limits[name]) if name in limits else amount for name, amount in needs.items()}
     return {name: amount for name, amount in less.items() if f"without {name}" not in change}
 
 
-def read(resource: str, said: str) -> int:
+def read(resource: str, text: str) -> int:
     match resource:
         case "cpu":
-            return parse_cpu(resource, said)
+            return parse_cpu(resource, text)
         case "memory":
-            return parse_size(resource, said)
+            return parse_size(resource, text)
         case "gpu":
-            return round(float(said) * WHOLE_GPU)
+            return round(float(text) * WHOLE_GPU)
         case _:
-            return int(said)
+            return int(text)

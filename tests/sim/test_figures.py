@@ -109,8 +109,8 @@ def test_a_log_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_a_table_has_one_column_per_run() -> None:
-    one = Figures(1234, 90_061_000, 0.705, 850.4, 0, 12_500, 250_000, 1.5, 7, 0.25)
-    lines = table({"Rota": one, "the log itself": one}).splitlines()
+    first = Figures(1234, 90_061_000, 0.705, 850.4, 0, 12_500, 250_000, 1.5, 7, 0.25)
+    lines = table({"Rota": first, "the log itself": first}).splitlines()
 
     assert lines[0].split() == ["Rota", "the", "log", "itself"]
     assert {len(line) for line in lines} == {len(lines[0])}

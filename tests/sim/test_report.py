@@ -67,28 +67,28 @@ def test_a_batch_table_has_counts_and_what_was_never_met() -> None:
 
 
 def test_a_failure_has_the_violation_its_faults_and_a_command_to_reproduce_it() -> None:
-    whole = scenario(7)
-    part = whole._replace(arrivals=whole.arrivals[1:2], faults=[whole.faults[0], whole.faults[-1]])
+    found = scenario(7)
+    part = found._replace(arrivals=found.arrivals[1:2], faults=[found.faults[0], found.faults[-1]])
     trace = ["0.1  n1: of job 3", "0.2  n1: of job 31", "0.3  fault: cut off begins", "0.4  server-1: else"]
     printed = failure(
-        Finding(whole, "job 3 broke", "", []), Finding(part, "job 3 broke", "", trace)
+        Finding(found, "job 3 broke", "", []), Finding(part, "job 3 broke", "", trace)
     ).splitlines()
 
     assert printed[0] == "seed 7: job 3 broke"
-    assert printed[1].startswith(f"the shortest case found: 1 job of {len(whole.arrivals)}, 2 faults of")
+    assert printed[1].startswith(f"the shortest case found: 1 job of {len(found.arrivals)}, 2 faults of")
     assert printed[2:4] == [f"  fault at {fault}" for fault in part.faults]
     assert [line for line in printed if line in trace] == [trace[0], trace[2]]
     again = shlex.split(printed[-1].removeprefix("reproduce: "))
     assert again[:5] == ["python", "-m", "rota.sim", "--seed", "7"]
     assert again[again.index("--jobs-kept") + 1] == "1"
-    assert again[again.index("--faults-kept") + 1] == f"0,{len(whole.faults) - 1}"
+    assert again[again.index("--faults-kept") + 1] == f"0,{len(found.faults) - 1}"
 
 
 def test_a_failure_without_faults_can_be_reproduced() -> None:
-    whole = scenario(7)
+    found = scenario(7)
     printed = failure(
-        Finding(whole, "it broke", "", []),
-        Finding(whole._replace(faults=[], arrivals=[]), "it broke", "", []),
+        Finding(found, "it broke", "", []),
+        Finding(found._replace(faults=[], arrivals=[]), "it broke", "", []),
     )
 
     again = shlex.split(printed.splitlines()[-1])

@@ -51,13 +51,13 @@ def test_a_run_stops_when_it_is_done() -> None:
 
 
 def test_equal_traces_have_the_same_digest() -> None:
-    one, same, other = World(0), World(0, keep_trace=False), World(0)
-    for world in (one, same):
+    first, same, other = World(0), World(0, keep_trace=False), World(0)
+    for world in (first, same):
         world.record("n1", "is healthy")
     other.record("n1", "is unhealthy")
 
-    assert one.digest == same.digest != other.digest
-    assert one.trace == ["     0.000  n1: is healthy"]
+    assert first.digest == same.digest != other.digest
+    assert first.trace == ["     0.000  n1: is healthy"]
     assert same.trace == []
 
 

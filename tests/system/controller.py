@@ -16,7 +16,7 @@ class Outside:
     def __init__(self, cluster: LocalCluster, token: str | None = None) -> None:
         self._channel = grpc.insecure_channel(cluster.grpc, [("grpc.max_reconnect_backoff_ms", 200)])
         self._stub: Any = controller_pb2_grpc.ControllerStub(self._channel)  # type: ignore[no-untyped-call]  # generated
-        self._said = (("authorization", f"Bearer {token or cluster.token}"),)
+        self._metadata = (("authorization", f"Bearer {token or cluster.token}"),)
 
     def __enter__(self) -> Self:
         return self
@@ -26,7 +26,9 @@ class Outside:
 
     def call(self, method: str, request: Any) -> Any:
         """The response of a call, or its stream of responses."""
-        return getattr(self._stub, method)(request, metadata=self._said, timeout=SECONDS, wait_for_ready=True)
+        return getattr(self._stub, method)(
+            request, metadata=self._metadata, timeout=SECONDS, wait_for_ready=True
+        )
 
     def refusal(self, method: str, request: Any) -> tuple[grpc.StatusCode, str]:
         """The status with which a call is refused."""

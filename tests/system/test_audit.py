@@ -25,7 +25,7 @@ FOREIGN = (("Controller/State", "PERMISSION_DENIED"), ("Watcher/Attach", "UNAUTH
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with LocalCluster(tmp_path_factory.mktemp("one"), nodes=1) as running:
         yield running
 
@@ -48,53 +48,60 @@ def be_refused(cluster: LocalCluster, times: int) -> None:
             assert response.status in (401, 429)
 
 
-def test_countless_refusals_are_a_few_lines(one: LocalCluster) -> None:
-    before = audit_file(one).stat().st_size
-    be_refused(one, REFUSED)  # by now the server holds what it needs for any number of requests
-    memory = resident_bytes(one.server_pid)
+def test_countless_refusals_are_a_few_lines(shared_cluster: LocalCluster) -> None:
+    before = audit_file(shared_cluster).stat().st_size
+    be_refused(shared_cluster, REFUSED)  # by now the server holds what it needs for any number of requests
+    memory = resident_bytes(shared_cluster.server_pid)
 
-    be_refused(one, REFUSED)
+    be_refused(shared_cluster, REFUSED)
 
-    assert (audit_file(one).stat().st_size - before) / REFUSED < 10
-    assert (resident_bytes(one.server_pid) - memory) / (REFUSED * SENT_BYTES) < 1
-    assert one.call("GET", "/v1/server").status == 200
+    assert (audit_file(shared_cluster).stat().st_size - before) / REFUSED < 10
+    assert (resident_bytes(shared_cluster.server_pid) - memory) / (REFUSED * SENT_BYTES) < 1
+    assert shared_cluster.call("GET", "/v1/server").status == 200
 
 
-def test_reading_backups_and_outputs_of_others_is_audited(one: LocalCluster) -> None:
-    made = one.call("POST", "/v1/tokens", {"name": "mona", "role": "viewer", "namespaces": ["*"]})
+def test_reading_backups_and_outputs_of_others_is_audited(shared_cluster: LocalCluster) -> None:
+    made = shared_cluster.call("POST", "/v1/tokens", {"name": "mona", "role": "viewer", "namespaces": ["*"]})
     mona = f"Bearer {made.body['token']}"
-    job = one.submit("true")
-    one.rota("wait", job)
-    for reader in (mona, mona, f"Bearer {one.token}"):
-        with contextlib.closing(HTTPConnection(one.http, timeout=60)) as connection:
+    job = shared_cluster.submit("true")
+    shared_cluster.rota("wait", job)
+    for reader in (mona, mona, f"Bearer {shared_cluster.token}"):
+        with contextlib.closing(HTTPConnection(shared_cluster.http, timeout=60)) as connection:
             connection.request("GET", f"/v1/jobs/{job}/logs", headers={"authorization": reader})
             connection.getresponse().read()
-    with contextlib.closing(HTTPConnection(one.http, timeout=60)) as connection:
-        connection.request("GET", "/v1/store/backup", headers={"authorization": f"Bearer {one.token}"})
+    with contextlib.closing(HTTPConnection(shared_cluster.http, timeout=60)) as connection:
+        connection.request(
+            "GET", "/v1/store/backup", headers={"authorization": f"Bearer {shared_cluster.token}"}
+        )
         connection.getresponse().read()
 
-    lines = [(line["who"], line["action"], line["outcome"]) for line in audited(one)]
+    lines = [(line["who"], line["action"], line["outcome"]) for line in audited(shared_cluster)]
     assert lines.count(("mona", "read_logs", "200")) == 1  # the second is counted
     assert [action for who, action, _ in lines if who != "mona"].count("read_logs") == 0
     assert [action for _, action, _ in lines].count("back_up") == 1
 
 
-def test_a_node_that_calls_a_method_for_servers_is_audited(one: LocalCluster) -> None:
-    identity = load_identity(one.node_directory(1))
+def test_a_node_that_calls_a_method_for_servers_is_audited(shared_cluster: LocalCluster) -> None:
+    identity = load_identity(shared_cluster.node_directory(1))
     assert identity is not None
     credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
     options = [("grpc.ssl_target_name_override", "rota-server")]
-    with grpc.secure_channel(one.agent, credentials, options=options) as channel:
+    with grpc.secure_channel(shared_cluster.agent, credentials, options=options) as channel:
         for method, code in FOREIGN:
             call: Any = channel.stream_stream(f"/rota.v1.{method}")
-            metadata = (("authorization", f"Bearer {one.token}"), ("rota-origin", "ipv4:203.0.113.9:1"))
+            metadata = (
+                ("authorization", f"Bearer {shared_cluster.token}"),
+                ("rota-origin", "ipv4:203.0.113.9:1"),
+            )
             with pytest.raises(grpc.RpcError) as refused:
                 next(call(iter([b""]), metadata=metadata))
             assert refused.value.code().name == code
 
-    found = {(line["action"], line["outcome"]) for line in audited(one)}
+    found = {(line["action"], line["outcome"]) for line in audited(shared_cluster)}
     assert {("call as a server", "permission_denied"), ("call as a watcher", "unauthenticated")} <= found
-    assert "203.0.113.9" not in audit_file(one).read_text()  # a node does not forward calls of others
+    assert (
+        "203.0.113.9" not in audit_file(shared_cluster).read_text()
+    )  # a node does not forward calls of others
 
 
 @needs("etcd")
@@ -105,7 +112,7 @@ def test_the_leader_audits_the_address_of_a_standbys_caller(tmp_path: Path) -> N
         ElectedCluster(tmp_path / "cluster", etcd, servers=2, nodes=0) as cluster,
     ):
         leader = cluster.wait_for_leader()
-        [standby] = [number for number in cluster.places if number != leader]
+        [standby] = [number for number in cluster.addresses if number != leader]
         until(lambda: cluster.status_of(standby) != 0, "the standby answers")
         forged = {"rota-origin": f"203.0.113.9 {'0' * 64}", "rota-forwarded": "1"}
         for number, source, token, headers in (
@@ -113,7 +120,7 @@ def test_the_leader_audits_the_address_of_a_standbys_caller(tmp_path: Path) -> N
             (standby, "127.0.0.3", "rota_wrong", {}),
             (leader, "127.0.0.4", cluster.token, forged),
         ):
-            host, _, port = cluster.places[number].http.rpartition(":")
+            host, _, port = cluster.addresses[number].http.rpartition(":")
             with contextlib.closing(
                 HTTPConnection(host, int(port), timeout=60, source_address=(source, 0))
             ) as connection:

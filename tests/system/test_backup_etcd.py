@@ -29,7 +29,7 @@ def test_everything_moves_to_etcd_and_back(
         job = cluster.submit(*witness.script(gate.wait))
         until(lambda: cluster.count(job, "running") == 1, "it runs")
         _stop(cluster)
-        there = cluster.rota("store", "migrate", "server", etcd.address)
+        migrated = cluster.rota("store", "migrate", "server", etcd.address)
         cluster.environment["ROTA_STORE"] = etcd.address
         cluster.start_server()
         epoch = _server(cluster)["epoch"]
@@ -47,7 +47,7 @@ def test_everything_moves_to_etcd_and_back(
         until(lambda: _has_come(cluster, last), "the node follows it")
         gate.open()
 
-        assert there.code == 0, there.err
+        assert migrated.code == 0, migrated.err
         assert taken.code == 0, taken.err
         assert (running.code, "a server leads" in running.err) == (1, True)
         assert checked.code == 0, checked.err

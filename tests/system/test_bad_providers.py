@@ -92,7 +92,7 @@ def test_a_faulty_provider_does_not_keep_jobs_from_ending_in_time(cluster: Local
     assert "its provider says that it has, and still lists it" in ledger
     asked = [line.split() for line in (cloud / "asked").read_text().splitlines()]
     assert len({name for name, _ in asked}) == len(asked) < 12
-    assert all(int(there) < 2 for _, there in asked)
+    assert all(int(count) < 2 for _, count in asked)
     assert "machine cloud-5 has joined as node cloud-5 after " in ledger
     assert list((cloud / "m").glob("*/pid")) == []
 
@@ -123,7 +123,7 @@ def test_output_of_a_provider_is_shown_to_operators_only(
         ("show", "1", "--namespace", "team"),
         ("event", "ls", "--limit", "1000"),
     ]
-    text = "".join(leaking.rota(*words, ROTA_TOKEN=token).out for words in asked)
+    text = "".join(leaking.rota(*arguments, ROTA_TOKEN=token).out for arguments in asked)
 
     assert " command ended with 1" in text
     assert ("s3cr3t" in text) is is_shown

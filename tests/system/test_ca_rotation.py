@@ -64,7 +64,7 @@ def all_renewed(cluster: LocalCluster) -> bool:
 
 def ready(cluster: LocalCluster) -> list[str]:
     nodes = cluster.call("GET", "/v1/nodes").body["nodes"]
-    return [one["id"] for one in nodes if one["state"] == "ready"]
+    return [node["id"] for node in nodes if node["state"] == "ready"]
 
 
 def kinds(cluster: LocalCluster) -> set[str]:
@@ -300,7 +300,7 @@ def test_a_rotation_survives_a_fail_over_and_a_server_that_was_down(tmp_path: Pa
         job = cluster.submit(*witness.script(gate.wait), count=2)
         witness.wait_for(2)
         leader = cluster.wait_for_leader()
-        standby, down = (number for number in cluster.places if number != leader)
+        standby, down = (number for number in cluster.addresses if number != leader)
         cluster.kill(down)
         started(cluster)
         cluster.kill(leader)
@@ -314,7 +314,9 @@ def test_a_rotation_survives_a_fail_over_and_a_server_that_was_down(tmp_path: Pa
         current = cluster.call("GET", "/v1/ca").body["fingerprint"]
         for number in (down, leader):
             until(
-                lambda number=number: cluster.asked(number, "GET", "/v1/ca").body["fingerprint"] == current,  # type: ignore[misc]
+                lambda number=number: (
+                    cluster.call_server(number, "GET", "/v1/ca").body["fingerprint"] == current
+                ),  # type: ignore[misc]
                 "each server has the new CA",
             )
         cluster.kill(standby)

@@ -38,8 +38,8 @@ class ShortLived(LocalCluster):
         lifetimes = {"SERVER_LIFE": str(server), "NODE_LIFE": str(node), "ROTA_LOST_SECONDS": str(lost)}
         super().__init__(directory, nodes=1, settings={**lifetimes, "PYTHONPATH": f"{SOURCE}:{ROOT}"})
 
-    def _line(self, *arguments: str | bytes) -> list[str | bytes]:
-        return [SHORT if part == "rota.cli.main" else part for part in super()._line(*arguments)]
+    def _command(self, *arguments: str | bytes) -> list[str | bytes]:
+        return [SHORT if part == "rota.cli.main" else part for part in super()._command(*arguments)]
 
     @property
     def server_log(self) -> str:
@@ -309,8 +309,8 @@ class ShortElected(ElectedCluster):
         self.environment |= {"SERVER_LIFE": "4", "NODE_LIFE": "4", "PYTHONPATH": f"{SOURCE}:{ROOT}"}
         self.environment["ROTA_LOST_SECONDS"] = str(LONG_SECONDS)
 
-    def _line(self, *arguments: str | bytes) -> list[str | bytes]:
-        return [SHORT if part == "rota.cli.main" else part for part in super()._line(*arguments)]
+    def _command(self, *arguments: str | bytes) -> list[str | bytes]:
+        return [SHORT if part == "rota.cli.main" else part for part in super()._command(*arguments)]
 
     def renewals(self, number: int) -> int:
         return self.log(number).count("server certificate renewed")
@@ -326,7 +326,7 @@ def test_servers_on_etcd_and_standbys_renew_their_certificates(
         job = cluster.submit(*witness.script(gate.wait))
         witness.wait_for(1)
         leader = cluster.wait_for_leader()
-        for number in cluster.places:
+        for number in cluster.addresses:
             until(lambda number=number: cluster.renewals(number) >= LIVES, "each server renews", 120)  # type: ignore[misc]
         cluster.kill(leader)
         second = cluster.wait_for_leader(other_than=leader)

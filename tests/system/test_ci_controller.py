@@ -120,7 +120,9 @@ def test_a_lost_task_waits_for_its_controller_and_shows_it(hasty: LocalCluster, 
         hasty.kill_node(int(str(hasty.call("GET", f"/v1/jobs/{job}/tasks/0").body["node"])[5:]))
         until(lambda: hasty.count(job, "unresolved") == 1, "it is lost")
         shown, why = hasty.rota("show", job), hasty.rota("why", job)
-        event = next(one for one in outside.events(after="0.0") if one.kind == "task.unresolved")
+        event = next(
+            candidate for candidate in outside.events(after="0.0") if candidate.kind == "task.unresolved"
+        )
         outside.resolve(event, "again")
         until(lambda: hasty.count(job, "running") == 1, "it runs elsewhere")
         gate.open()
@@ -131,8 +133,8 @@ def test_a_lost_task_waits_for_its_controller_and_shows_it(hasty: LocalCluster, 
 
 
 def test_a_user_may_decide_for_an_absent_controller(hasty: LocalCluster, gate: Gate) -> None:
-    wanted = {"recovery": "controller", "controller": "ci"}
-    job = hasty.submit("sh", "-c", gate.wait, **wanted)
+    recovery = {"recovery": "controller", "controller": "ci"}
+    job = hasty.submit("sh", "-c", gate.wait, **recovery)
     until(lambda: hasty.count(job, "running") == 1, "it runs")
     hasty.kill_node(int(hasty.call("GET", f"/v1/jobs/{job}/tasks/0").body["node"].removeprefix("node-")))
     until(lambda: hasty.count(job, "unresolved") == 1, "it is lost")

@@ -41,7 +41,7 @@ def test_attempts_are_read_one_by_one(client: Cluster) -> None:
     job = client.run("sh", "-c", 'test "$ROTA_ATTEMPT" != 1', cpu=0.1, retries=1)
     attempts = job.attempts()
 
-    assert [(one.attempt, one.state) for one in attempts] == [(1, "failed"), (2, "succeeded")]
+    assert [(attempt.attempt, attempt.state) for attempt in attempts] == [(1, "failed"), (2, "succeeded")]
     assert job.attempt(1) == attempts[0]
     assert [task.index for task in job.tasks(node=attempts[1].node)] == [0]
     with pytest.raises(NotFound):
@@ -83,7 +83,7 @@ async def test_the_asyncio_client_does_the_same(shared: LocalCluster) -> None:
         await cluster.crons.delete("tick", if_etag=cron.etag)
 
         assert (await job.refresh()).state == "succeeded"
-        assert [one.name for one in await cluster.clusters.list()] == ["default"]
+        assert [known.name for known in await cluster.clusters.list()] == ["default"]
         assert run.id == again.id
         assert await cluster.crons.list() == []
 

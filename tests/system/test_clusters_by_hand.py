@@ -67,7 +67,7 @@ def test_a_job_that_no_cluster_serves_moves_when_one_is_created_or_opened(cluste
     assert reasons_of(cluster, "job.unserved")[-1] == (
         f"no cluster serves job {second}: cluster od4, which could, is draining; it waits in default"
     )
-    assert [job(cluster, one)["cluster"] for one in (first, second)] == ["od4", "od4"]
+    assert [job(cluster, number)["cluster"] for number in (first, second)] == ["od4", "od4"]
 
 
 def test_a_job_moves_when_an_update_lets_another_cluster_serve_it(cluster: LocalCluster) -> None:

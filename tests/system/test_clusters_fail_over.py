@@ -27,7 +27,7 @@ def cluster(tmp_path: Path) -> Iterator[ElectedCluster]:
 
 def made_by(cluster: ElectedCluster, directory: Path) -> list[Path]:
     """Directories of machines, of all servers."""
-    places = [machines_dir(directory / f"server-{n}") for n in cluster.places]
+    places = [machines_dir(directory / f"server-{n}") for n in cluster.addresses]
     return [found for place in places for found in place.glob("*/*/")]
 
 
@@ -58,7 +58,9 @@ def test_the_next_leader_takes_over_machines_and_later_removes_them(
     assert made.status == 201, made
     assert before == {"burst-1": "joined", "burst-2": "joined"}
     assert witness.starts() == {0: 1, 1: 1}
-    assert [one for n in cluster.places for one in left(machines_dir(tmp_path / f"server-{n}"))] == []
+    assert [
+        machine for n in cluster.addresses for machine in left(machines_dir(tmp_path / f"server-{n}"))
+    ] == []
 
 
 def all_know_both_servers(nodes: list[Path]) -> bool:

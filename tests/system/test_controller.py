@@ -29,7 +29,7 @@ class Controller:
     def __init__(self, cluster: LocalCluster) -> None:
         self._channel = grpc.insecure_channel(cluster.grpc, [("grpc.max_reconnect_backoff_ms", 200)])
         self._stub = controller_pb2_grpc.ControllerStub(self._channel)  # type: ignore[no-untyped-call]  # generated
-        self._said = (("authorization", f"Bearer {cluster.token}"),)
+        self._metadata = (("authorization", f"Bearer {cluster.token}"),)
 
     def __enter__(self) -> "Controller":
         return self
@@ -41,23 +41,25 @@ class Controller:
         request = pb.ScheduleRequest(
             spec_json=json.dumps({**spec, "command": command}), logs=True, idempotency_key=key
         )
-        return self._stub.Schedule(request, metadata=self._said, timeout=SECONDS, wait_for_ready=True)
+        return self._stub.Schedule(request, metadata=self._metadata, timeout=SECONDS, wait_for_ready=True)
 
     def watch(self, **request: Any) -> Any:
         return self._stub.Watch(
-            pb.WatchRequest(**request), metadata=self._said, timeout=SECONDS, wait_for_ready=True
+            pb.WatchRequest(**request), metadata=self._metadata, timeout=SECONDS, wait_for_ready=True
         )
 
     def stop(self, job: str) -> pb.StopReply:
-        reply: pb.StopReply = self._stub.Stop(pb.StopRequest(job=job, reason="enough"), metadata=self._said)
+        reply: pb.StopReply = self._stub.Stop(
+            pb.StopRequest(job=job, reason="enough"), metadata=self._metadata
+        )
         return reply
 
     def delete(self, job: str) -> None:
-        self._stub.Delete(pb.DeleteRequest(job=job), metadata=self._said)
+        self._stub.Delete(pb.DeleteRequest(job=job), metadata=self._metadata)
 
     def acknowledge(self, subscriber: str, sequence: str) -> None:
         request = pb.AcknowledgeRequest(subscriber=subscriber, sequence=sequence)
-        self._stub.Acknowledge(request, metadata=self._said)
+        self._stub.Acknowledge(request, metadata=self._metadata)
 
 
 def test_a_scheduled_job_streams_its_stages_and_logs(controller: Controller) -> None:
@@ -128,12 +130,12 @@ def test_a_watch_across_a_restart_neither_loses_nor_repeats_events(cluster: Loca
         cluster.wait_for_nodes()
         second = list(controller.schedule("true"))[-1].job
         rest = events_until(controller.watch(after=seen[-1].sequence), second, "job.ended")
-        whole = events_until(controller.watch(after="0.0"), second, "job.ended")
+        history = events_until(controller.watch(after="0.0"), second, "job.ended")
 
-    sequences = [tuple(map(int, event.sequence.split("."))) for event in whole]
-    assert seen + rest == whole
+    sequences = [tuple(map(int, event.sequence.split("."))) for event in history]
+    assert seen + rest == history
     assert sequences == sorted(set(sequences))
-    assert next(event.kind for event in whole if event.job == queued) == "job.submitted"
+    assert next(event.kind for event in history if event.job == queued) == "job.submitted"
 
 
 def events_until(watching: Any, job: str, kind: str) -> list[pb.Event]:

@@ -38,11 +38,11 @@ def test_a_controller_moves_a_task(
     before = witness.wait_for(1)[0].node
     until(lambda: three.count(job, "running") == 1, "it runs")
     target = next(f"node-{number}" for number in (1, 2, 3) if f"node-{number}" != before)
-    wanted = pb.MoveRequest(job=job, indices=[0], to=target, idempotency_key="one-move")
-    reply = outside.call("Move", wanted)
+    request = pb.MoveRequest(job=job, indices=[0], to=target, idempotency_key="one-move")
+    reply = outside.call("Move", request)
     seen = witness.wait_for(2)
     until(lambda: three.count(job, "running") == 1, "it runs again")
-    again = outside.call("Move", wanted)
+    again = outside.call("Move", request)
     code, why = outside.refusal("Move", pb.MoveRequest(job=job, to=target))
     gate.open()
     stages = [part.stage for part in outside.call("Follow", pb.FollowRequest(job=job))]

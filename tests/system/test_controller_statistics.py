@@ -54,13 +54,13 @@ def summary(watching: Any) -> list[pb.Summary]:
     raise AssertionError("the stream ended")
 
 
-def check_measured(one: pb.NodeStatistics) -> None:
-    assert one.cores >= 1
-    assert one.memory_total >= one.memory_free > 0
-    assert one.disk_free > 0
-    assert all(disk.total >= disk.free and disk.path for disk in one.disks)
-    assert one.disks
-    assert [(gpu.name, gpu.busy, gpu.memory_total) for gpu in one.gpus] == [
+def check_measured(statistics: pb.NodeStatistics) -> None:
+    assert statistics.cores >= 1
+    assert statistics.memory_total >= statistics.memory_free > 0
+    assert statistics.disk_free > 0
+    assert all(disk.total >= disk.free and disk.path for disk in statistics.disks)
+    assert statistics.disks
+    assert [(gpu.name, gpu.busy, gpu.memory_total) for gpu in statistics.gpus] == [
         ("NVIDIA A100", 37, 40960 * 1024**2)
     ]
 
@@ -84,13 +84,13 @@ def test_summaries_arrive_at_the_requested_interval(
     watching.cancel()
     gate.open()
 
-    by_node = {one.node: one for part in first for one in part.nodes}
-    assert {one.running for one in by_node.values()} == {2}
-    for one in by_node.values():
-        check_measured(one)
+    by_node = {statistics.node: statistics for part in first for statistics in part.nodes}
+    assert {statistics.running for statistics in by_node.values()} == {2}
+    for statistics in by_node.values():
+        check_measured(statistics)
     assert (first[0].queue.jobs, first[0].queue.tasks) == (1, 2)
     assert first[0].at_ms < second[0].at_ms
-    assert {one.node for part in second for one in part.nodes} <= set(by_node)
+    assert {statistics.node for part in second for statistics in part.nodes} <= set(by_node)
     until(lambda: nodes.call("GET", f"/v1/jobs/{job}").body["state"] == "succeeded", "the job ends")
 
 

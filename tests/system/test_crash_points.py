@@ -24,8 +24,8 @@ ROUNDS = 20 if MANY else 2
 class MortalCluster(LocalCluster):
     """A cluster whose server dies at the given point."""
 
-    def _line(self, *arguments: str | bytes) -> list[str | bytes]:
-        line = super()._line(*arguments)
+    def _command(self, *arguments: str | bytes) -> list[str | bytes]:
+        line = super()._command(*arguments)
         return ["tests.system.dying_server" if part == "rota.cli.main" else part for part in line]
 
     def die_at(self, point: str) -> None:

@@ -21,7 +21,7 @@ SMALL = 0.1  # cores: ten of them run on one node
 
 
 @dataclass
-class Elastic:
+class ElasticDev:
     """A dev cluster that creates its own nodes, and a client."""
 
     dev: Dev
@@ -45,14 +45,14 @@ class Elastic:
 
 
 @pytest.fixture
-def elastic(dev: Dev) -> Iterator[Elastic]:
+def elastic(dev: Dev) -> Iterator[ElasticDev]:
     dev.start("--elastic", f"0-{NODES}")
     with dev.connected() as cluster:
-        yield Elastic(dev, cluster)
+        yield ElasticDev(dev, cluster)
 
 
 def test_nodes_scale_up_for_two_hundred_tasks_and_down_without_killing_any(
-    elastic: Elastic, witness: Witness, gate: Gate, tmp_path: Path
+    elastic: ElasticDev, witness: Witness, gate: Gate, tmp_path: Path
 ) -> None:
     cluster, late = elastic.cluster, Witness(tmp_path / "late")
     cluster.clusters.change("default", idle="2s")
@@ -82,7 +82,7 @@ def test_nodes_scale_up_for_two_hundred_tasks_and_down_without_killing_any(
 
 
 @pytest.mark.nightly
-def test_a_square_wave_of_load_causes_one_resize_per_edge(elastic: Elastic, tmp_path: Path) -> None:
+def test_a_square_wave_of_load_causes_one_resize_per_edge(elastic: ElasticDev, tmp_path: Path) -> None:
     elastic.cluster.clusters.change("default", idle="8s")
     for number in range(PERIODS):
         elastic.load(Gate(tmp_path / str(number)))
@@ -91,7 +91,7 @@ def test_a_square_wave_of_load_causes_one_resize_per_edge(elastic: Elastic, tmp_
     assert elastic.resizes() == ["adding 4 nodes to default", "taking 4 nodes from default"] * PERIODS
 
 
-def test_load_that_returns_soon_finds_its_nodes_again(elastic: Elastic, tmp_path: Path) -> None:
+def test_load_that_returns_soon_finds_its_nodes_again(elastic: ElasticDev, tmp_path: Path) -> None:
     elastic.cluster.clusters.change("default", idle="5m")
     for number in range(PERIODS):
         elastic.load(Gate(tmp_path / str(number)))

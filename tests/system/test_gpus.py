@@ -72,8 +72,8 @@ def diary(tmp_path: Path) -> Diary:
 def taken(seen: list[Seen]) -> dict[str, int]:
     """Thousandths of each device, over everything that runs at once."""
     total: Counter[str] = Counter()
-    for one in seen:
-        total.update(dict.fromkeys(one.gpus, one.part))
+    for entry in seen:
+        total.update(dict.fromkeys(entry.gpus, entry.part))
     return dict(total)
 
 
@@ -84,17 +84,17 @@ def submit(cluster: LocalCluster, diary: Diary, gpu: float, count: int = 1) -> s
 def test_half_gpus_fill_two_devices_and_a_whole_one_waits(node: LocalCluster, diary: Diary) -> None:
     halves = submit(node, diary, 0.5, count=4)
     seen = diary.wait_for(4)
-    whole = submit(node, diary, 1)
-    until(lambda: node.call("GET", f"/v1/jobs/{whole}/why").body["waits"], "the whole one waits")
+    whole_device = submit(node, diary, 1)
+    until(lambda: node.call("GET", f"/v1/jobs/{whole_device}/why").body["waits"], "the whole one waits")
 
     assert taken(seen) == {"0": 1000, "1": 1000}
     assert {start.share for start in seen} == {"0.5"}
     assert all(start.cuda == ",".join(start.gpus) for start in seen)
     assert len(diary.seen()) == 4
     diary.gate.open()
-    assert node.rota("wait", halves, whole).code == 0
+    assert node.rota("wait", halves, whole_device).code == 0
     last = diary.seen()[4:]
-    assert [(start.job, start.share, len(start.gpus)) for start in last] == [(whole, "whole", 1)]
+    assert [(start.job, start.share, len(start.gpus)) for start in last] == [(whole_device, "whole", 1)]
 
 
 def test_parts_and_a_whole_device_run_side_by_side(node: LocalCluster, diary: Diary) -> None:

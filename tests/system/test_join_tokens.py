@@ -102,8 +102,8 @@ def test_addresses_are_checked_also_through_a_standby(tmp_path: Path) -> None:
         ElectedCluster(tmp_path / "cluster", etcd, servers=2, nodes=0) as cluster,
     ):
         leader = cluster.wait_for_leader()
-        [standby] = [number for number in cluster.places if number != leader]
-        host, _, port = cluster.places[standby].http.rpartition(":")
+        [standby] = [number for number in cluster.addresses if number != leader]
+        host, _, port = cluster.addresses[standby].http.rpartition(":")
         elsewhere, here = made(cluster, addresses=["10.0.0.0/8"]), made(cluster, addresses=["127.0.0.0/8"])
         lines = [
             JoinLine(host, int(port), line_of(one).token, line_of(one).fingerprint)
@@ -113,8 +113,8 @@ def test_addresses_are_checked_also_through_a_standby(tmp_path: Path) -> None:
             join(lines[0], tmp_path / "elsewhere", "elsewhere", {})
         body = {"token": lines[0].token, "csr": "x", "name": "forged"}
         forged = [
-            cluster.asked(number, "POST", "/v1/enroll", body, **{"rota-origin": "10.1.1.1 " + "0" * 64})
-            for number in cluster.places
+            cluster.call_server(number, "POST", "/v1/enroll", body, **{"rota-origin": "10.1.1.1 " + "0" * 64})
+            for number in cluster.addresses
         ]
         joined = join(lines[1], tmp_path / "here", "here", {})
 

@@ -18,17 +18,17 @@ NOTES = 'trap "echo $ROTA_INDEX >> {heard}" USR1; trap "" TERM; echo ready; whil
 def test_a_signal_reaches_one_task_once_and_the_task_continues(
     client: Cluster, three: LocalCluster, tmp_path: Path
 ) -> None:
-    heard = tmp_path / "heard"
-    job = client.submit("sh", "-c", NOTES.format(heard=heard), count=3, grace=60)
+    signals = tmp_path / "heard"
+    job = client.submit("sh", "-c", NOTES.format(heard=signals), count=3, grace=60)
     until(lambda: job.logs().count("ready") == 3, "all tasks run")
 
     ran = three.rota("kill", job.id, "--task", "1", "--signal", "SIGUSR1")
-    until(lambda: heard.exists() and heard.read_text(), "it is heard")
+    until(lambda: signals.exists() and signals.read_text(), "it is heard")
     three.rota("kill", job.id, "--signal", "usr1")
-    until(lambda: len(heard.read_text().split()) >= 4, "all have heard the second")
+    until(lambda: len(signals.read_text().split()) >= 4, "all have heard the second")
 
     assert ran.code == 0, ran.err
-    assert sorted(heard.read_text().split()) == ["0", "1", "1", "2"]
+    assert sorted(signals.read_text().split()) == ["0", "1", "1", "2"]
     assert job.refresh().counts["running"] == 3
     job.kill()
     assert job.wait(60).state == "canceled"

@@ -55,8 +55,8 @@ class Mute:
     def _listen(self) -> None:
         stub = pb_grpc.AgentStub(self._channel)  # type: ignore[no-untyped-call]  # generated
         with contextlib.suppress(grpc.RpcError, ValueError):  # the channel is closed at the end
-            for word in stub.Connect(self._says()):
-                self.offers += sum(len(order.start_index) for order in word.orders.jobs)
+            for message in stub.Connect(self._says()):
+                self.offers += sum(len(order.start_index) for order in message.orders.jobs)
 
 
 def test_an_unanswered_offer_is_placed_on_another_node(tmp_path: Path) -> None:

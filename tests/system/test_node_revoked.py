@@ -218,9 +218,9 @@ def test_a_revoked_node_is_refused_by_the_next_leader_and_by_standbys(tmp_path: 
         identity = identity_of(cluster, 1)
         leader = cluster.wait_for_leader()
         assert cluster.rota("node", "revoke", "node-1", ROTA_ADDR=cluster.addr).code == 0
-        for place in cluster.places.values():
+        for place in cluster.addresses.values():
             assert_shut_out(place.agent, identity)
         cluster.kill(leader)
         second = cluster.wait_for_leader(other_than=leader)
 
-        assert_shut_out(cluster.places[second].agent, identity)
+        assert_shut_out(cluster.addresses[second].agent, identity)

@@ -43,15 +43,15 @@ def hostile(shared: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> N
 
 
 def status_after(
-    cluster: LocalCluster, identity: NodeIdentity, hello: pb.Hello, *words: pb.FromNode
+    cluster: LocalCluster, identity: NodeIdentity, hello: pb.Hello, *messages: pb.FromNode
 ) -> grpc.RpcError:
     """The status with which the server ends the call after this message."""
 
     def speaks() -> Iterator[pb.FromNode]:
         yield pb.FromNode(n=1, hello=hello)
-        for n, word in enumerate(words, 2):
-            word.n = n
-            yield word
+        for n, message in enumerate(messages, 2):
+            message.n = n
+            yield message
 
     tls = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
     options = (("grpc.ssl_target_name_override", SERVER_NAME),)
@@ -94,7 +94,7 @@ def test_an_invalid_hello_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("word", "field"),
+    ("message", "field"),
     [
         (pb.FromNode(drain=LEAVES), "drain.within_ms"),
         (
@@ -109,9 +109,9 @@ def test_an_invalid_hello_is_refused(
     ],
 )
 def test_an_invalid_message_ends_the_call(
-    shared: LocalCluster, hostile: NodeIdentity, word: pb.FromNode, field: str
+    shared: LocalCluster, hostile: NodeIdentity, message: pb.FromNode, field: str
 ) -> None:
-    refused = status_after(shared, hostile, hello(), word)
+    refused = status_after(shared, hostile, hello(), message)
 
     assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT, refused.details()
     assert (refused.details() or "").startswith(f"{field}: ")

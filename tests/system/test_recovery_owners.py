@@ -37,14 +37,14 @@ class Controller:
         self.name = name
         self._channel = grpc.insecure_channel(cluster.grpc, [("grpc.max_reconnect_backoff_ms", 200)])
         self._stub = controller_pb2_grpc.ControllerStub(self._channel)  # type: ignore[no-untyped-call]  # generated
-        self._said = (("authorization", f"Bearer {cluster.token}"),)
-        self._heard: queue.Queue[pb.Event] = queue.Queue()
+        self._metadata = (("authorization", f"Bearer {cluster.token}"),)
+        self._events: queue.Queue[pb.Event] = queue.Queue()
         self._watching: Any = None
 
     def watch(self) -> None:
         """Wait until the server counts this controller as connected."""
         request = pb.WatchRequest(subscriber=self.name)
-        self._watching = self._stub.Watch(request, metadata=self._said, wait_for_ready=True)
+        self._watching = self._stub.Watch(request, metadata=self._metadata, wait_for_ready=True)
         self._watching.initial_metadata()
         threading.Thread(target=self._listen, args=(self._watching,), daemon=True).start()
 
@@ -52,7 +52,7 @@ class Controller:
         try:
             for batch in watching:
                 for event in batch.events:
-                    self._heard.put(event)
+                    self._events.put(event)
         except grpc.RpcError:
             return
 
@@ -64,13 +64,13 @@ class Controller:
     def next(self, kind: str, **fields: str) -> pb.Event:
         """The next event of this kind; others are skipped."""
         while True:
-            event = self._heard.get(timeout=SECONDS)
+            event = self._events.get(timeout=SECONDS)
             if event.kind == kind and all(getattr(event, name) == value for name, value in fields.items()):
                 return event
 
     def schedule(self, command: list[str], **spec: Any) -> str:
         request = pb.ScheduleRequest(spec_json=json.dumps({**spec, "command": command, "cpu": 0.1}))
-        stages = self._stub.Schedule(request, metadata=self._said, timeout=SECONDS, wait_for_ready=True)
+        stages = self._stub.Schedule(request, metadata=self._metadata, timeout=SECONDS, wait_for_ready=True)
         job = str(next(stages).job)
         stages.cancel()
         return job
@@ -84,11 +84,11 @@ class Controller:
             attempt=event.attempt,
             word=word,
         )
-        self._stub.Resolve(request, metadata=self._said, timeout=SECONDS)
+        self._stub.Resolve(request, metadata=self._metadata, timeout=SECONDS)
 
     def acknowledge(self, sequence: str) -> None:
         request = pb.AcknowledgeRequest(subscriber=self.name, sequence=sequence)
-        self._stub.Acknowledge(request, metadata=self._said, timeout=SECONDS)
+        self._stub.Acknowledge(request, metadata=self._metadata, timeout=SECONDS)
 
 
 Connect = Callable[[LocalCluster], Controller]

@@ -66,9 +66,9 @@ def test_a_job_that_cannot_be_rerun_is_refused_with_the_reason(client: Cluster, 
     runs.kill()
     well = client.run("true", count=3)
     refused = three.rota("rerun", well.id, "--failed")
-    whole = client.job(well.id).rerun().wait(60)
+    all_again = client.job(well.id).rerun().wait(60)
 
     assert refused.code == 1
     assert f"all tasks of job {well.id} succeeded" in refused.err
     assert f"rota rerun {well.id}" in refused.err
-    assert whole.counts["succeeded"] == 3
+    assert all_again.counts["succeeded"] == 3

@@ -73,7 +73,7 @@ def test_a_task_knows_every_server(cluster: ElectedCluster) -> None:
     leader, job, logs = found
     first, every = logs.splitlines()
     urls = [
-        f"http://{place.http}/v1/jobs/{job}/tasks/0/attempts/1/result" for place in cluster.places.values()
+        f"http://{place.http}/v1/jobs/{job}/tasks/0/attempts/1/result" for place in cluster.addresses.values()
     ]
     assert (first, sorted(every.split())) == (urls[leader - 1], sorted(urls))
     assert every.split()[0] == first

@@ -146,12 +146,12 @@ def test_services_of_a_drained_node_move(cluster: LocalCluster, witness: Witness
 
 def listening(port: int) -> list[int]:
     """The process that serves on this port."""
-    wanted = b"\0".join(part.encode() for part in [*SERVE, str(port)]) + b"\0"
+    command_line = b"\0".join(part.encode() for part in [*SERVE, str(port)]) + b"\0"
     found = []
     for name in os.listdir("/proc"):
         if name.isdecimal():
             try:
-                found += [int(name)] if Path(f"/proc/{name}/cmdline").read_bytes() == wanted else []
+                found += [int(name)] if Path(f"/proc/{name}/cmdline").read_bytes() == command_line else []
             except OSError:
                 continue
     return found

@@ -34,13 +34,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ElectedCluster
 
 
 def age_ms(cluster: ElectedCluster) -> Any:
-    answer = cluster.asked(NEVER, "GET", "/v1/server")
+    answer = cluster.call_server(NEVER, "GET", "/v1/server")
     return answer.body["lag_ms"] if answer.status == 200 else None
 
 
 def connected(cluster: ElectedCluster) -> Cluster:
     """A client that knows only the server that never leads."""
-    client = connect(f"http://{cluster.places[NEVER].http}", token=cluster.token)
+    client = connect(f"http://{cluster.addresses[NEVER].http}", token=cluster.token)
     client.transport.patience_seconds = PATIENCE_SECONDS
     return client
 
@@ -72,7 +72,7 @@ class Submitter:
             while not self._stopping.wait(0.01):
                 key = f"key-{len(self.submitted)}"
                 job = client.submit("true", key=key, name=key)
-                if job.id not in [one.id for one in client.jobs()]:
+                if job.id not in [listed.id for listed in client.jobs()]:
                     self.not_seen.append(job.id)
                 self.submitted[key] = job.id
 
@@ -111,9 +111,9 @@ def test_a_token_is_valid_at_a_standby_from_creation_to_revocation(
     cluster: ElectedCluster,
 ) -> None:
     job = cluster.submit("true")
-    until(lambda: cluster.asked(NEVER, "GET", f"/v1/jobs/{job}").status == 200, "it is known there")
+    until(lambda: cluster.call_server(NEVER, "GET", f"/v1/jobs/{job}").status == 200, "it is known there")
     made = cluster.call("POST", "/v1/tokens", {"name": "eve", "role": "viewer", "namespaces": ["*"]}).body
-    with connect(f"http://{cluster.places[NEVER].http}", token=made["token"]) as client:
+    with connect(f"http://{cluster.addresses[NEVER].http}", token=made["token"]) as client:
         seen = [job.id for job in client.jobs()]
         cluster.call("DELETE", f"/v1/tokens/{made['id']}")
         until(lambda: is_refused(client), "it is refused")
@@ -140,7 +140,7 @@ def test_a_client_of_a_standby_does_not_notice_a_killed_leader(
             submitter.go_on()
             leader = cluster.wait_for_leader()
             cluster.kill(leader)
-            read = cluster.asked(NEVER, "GET", f"/v1/jobs/{job.id}")
+            read = cluster.call_server(NEVER, "GET", f"/v1/jobs/{job.id}")
             assert cluster.wait_for_leader(other_than=leader) != NEVER
             submitter.go_on()
         cluster.launch(leader)
@@ -149,20 +149,20 @@ def test_a_client_of_a_standby_does_not_notice_a_killed_leader(
         gate.open()
         ended = job.wait(PATIENCE_SECONDS)
         names = Counter(job.name for job in client.jobs() if job.name in submitter.submitted)
-        states = {client.job(one).wait(PATIENCE_SECONDS).state for one in submitter.submitted.values()}
+        states = {client.job(number).wait(PATIENCE_SECONDS).state for number in submitter.submitted.values()}
 
     assert (read.status, read.body["counts"]["running"]) == (200, 4)
     assert ended.state == "succeeded"
     assert witness.starts() == dict.fromkeys(range(4), 1)
     assert names == dict.fromkeys(submitter.submitted, 1)
     assert (states, submitter.not_seen) == ({"succeeded"}, [])
-    assert "full reload" not in "".join(map(cluster.log, cluster.places))
+    assert "full reload" not in "".join(map(cluster.log, cluster.addresses))
 
 
 def test_without_a_quorum_a_standby_shows_what_it_knows_and_how_old_it_is(cluster: ElectedCluster) -> None:
     job = cluster.submit("true")
     until(
-        lambda: cluster.asked(NEVER, "GET", f"/v1/jobs/{job}").body.get("state") == "succeeded",
+        lambda: cluster.call_server(NEVER, "GET", f"/v1/jobs/{job}").body.get("state") == "succeeded",
         "it has ended",
     )
     for member in (1, 2):
@@ -170,7 +170,9 @@ def test_without_a_quorum_a_standby_shows_what_it_knows_and_how_old_it_is(cluste
     try:
         until(lambda: (age_ms(cluster) or 0) > STANDBY_AGE_MS, "it grows old", PATIENCE_SECONDS)
         until(lambda: not cluster.leaders(), "nobody leads", PATIENCE_SECONDS)
-        seen = cluster.rota("ls", ROTA_ADDR=f"http://{cluster.places[NEVER].http}", ROTA_TOKEN=cluster.token)
+        seen = cluster.rota(
+            "ls", ROTA_ADDR=f"http://{cluster.addresses[NEVER].http}", ROTA_TOKEN=cluster.token
+        )
     finally:
         for member in (1, 2):
             cluster.etcd.launch(member)

@@ -43,7 +43,7 @@ class Controller:
     """A client of the generated stub that knows the server that never leads, and no other."""
 
     def __init__(self, cluster: ElectedCluster) -> None:
-        self._channel = grpc.insecure_channel(cluster.places[NEVER].grpc)
+        self._channel = grpc.insecure_channel(cluster.addresses[NEVER].grpc)
         self.stub = controller_pb2_grpc.ControllerStub(self._channel)  # type: ignore[no-untyped-call]  # generated
         self.metadata = (("authorization", f"Bearer {cluster.token}"),)
 
@@ -113,7 +113,7 @@ def test_a_controller_has_every_kind_of_call_through_a_standby(cluster: ElectedC
 
     assert [part.log.data for part in stages if part.WhichOneof("what") == "log"] == [b"out\n"]
     assert (stages[-1].stage.state, stages[-1].stage.exit_code) == ("failed", 3)
-    assert (seen.job, [one.id for one in bulk]) == (job, ["a"])
+    assert (seen.job, [reply.id for reply in bulk]) == (job, ["a"])
 
 
 def test_a_refusal_of_the_leader_is_the_callers_answer(cluster: ElectedCluster) -> None:
@@ -132,7 +132,7 @@ def test_a_refusal_of_the_leader_is_the_callers_answer(cluster: ElectedCluster) 
 def test_a_node_cannot_call_what_standbys_forward(cluster: ElectedCluster) -> None:
     identity = load_identity(cluster.node_directory(1))
     assert identity is not None
-    leader = cluster.places[cluster.wait_for_leader()]
+    leader = cluster.addresses[cluster.wait_for_leader()]
     credentials = grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.cert_pem)
     options = [("grpc.ssl_target_name_override", "rota-server")]
     metadata = (("authorization", f"Bearer {cluster.token}"), ("rota-forwarded", "1"))
@@ -213,10 +213,10 @@ def test_a_call_that_waits_for_a_leader_reaches_the_next_one(cluster: ElectedClu
 def test_an_agent_connected_to_a_standby_survives_the_leader(cluster: ElectedCluster, tmp_path: Path) -> None:
     witness, gate = Witness(tmp_path / "witness"), Gate(tmp_path / "gate")
     cluster.wait_for_leader()
-    cluster.start_agent(3, ROTA_SERVER_ADDR=cluster.places[NEVER].agent)
+    cluster.start_agent(3, ROTA_SERVER_ADDR=cluster.addresses[NEVER].agent)
     cluster.wait_for_nodes()
     agent = psutil.Process(cluster.agent_pid(3))
-    port = int(cluster.places[NEVER].agent.rpartition(":")[2])
+    port = int(cluster.addresses[NEVER].agent.rpartition(":")[2])
     connected = [
         connection.raddr.port
         for connection in agent.net_connections()
@@ -240,13 +240,13 @@ def test_an_agent_connected_to_a_standby_survives_the_leader(cluster: ElectedClu
 
 def test_a_worker_registers_and_deregisters_through_a_standby(cluster: ElectedCluster, stubs: Path) -> None:
     cluster.wait_for_leader()
-    worker = Foreign(cluster.places[NEVER].grpc, stubs)
+    worker = Foreign(cluster.addresses[NEVER].grpc, stubs)
     try:
         worker.greet()
 
         def node() -> Any:
             nodes = cluster.call("GET", "/v1/nodes").body["nodes"]
-            return next((one for one in nodes if one["name"].endswith(f"-{worker.port}")), {})
+            return next((node for node in nodes if node["name"].endswith(f"-{worker.port}")), {})
 
         until(lambda: node().get("state") == "ready", "it is a node", PATIENCE_SECONDS)
         leader = cluster.wait_for_leader()

@@ -45,8 +45,8 @@ def test_a_node_shows_its_machine_and_its_gpus(node: LocalCluster) -> None:
     assert statistics["cores"] >= 1
     assert statistics["memory"]["total"] >= statistics["memory"]["free"] > 0
     printed = node.rota("node", "show", "node-1").out
-    for words in ("report", "load", "gpu 0", "NVIDIA A100", "37 %"):
-        assert words in printed
+    for text in ("report", "load", "gpu 0", "NVIDIA A100", "37 %"):
+        assert text in printed
 
 
 def test_the_interval_follows_the_queue(node: LocalCluster, gate: Gate) -> None:

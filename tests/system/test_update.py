@@ -193,21 +193,21 @@ def test_a_node_that_was_disconnected_gets_the_update(
     client: Cluster, three: LocalCluster, tmp_path: Path
 ) -> None:
     """Its agent is dead when the job is changed and signalled; the keeper and the work are not."""
-    heard = tmp_path / "heard"
-    script = f'trap "echo heard >> {heard}" USR1; echo ready; while :; do sleep 0.05; done'
+    signals = tmp_path / "heard"
+    script = f'trap "echo heard >> {signals}" USR1; echo ready; while :; do sleep 0.05; done'
     job = client.submit("sh", "-c", script, on=three.node(1)["name"], timeout="1h")
     until(lambda: "ready" in job.logs(), "it runs")
     until(lambda: job.refresh().counts["running"] == 1, "the server knows it")
     three.kill_agent(1)
     job.kill("USR1")
     three.start_agent(1)
-    until(heard.exists, "the signal is heard")
+    until(signals.exists, "the signal is heard")
     three.kill_agent(1)
     job.update({"timeout": "0.1s"})
     three.start_agent(1)
 
     assert job.wait(60).state == "timed_out"
-    assert heard.read_text() == "heard\n"
+    assert signals.read_text() == "heard\n"
     assert len(job.task(0).attempts) == 1
 
 
@@ -220,7 +220,7 @@ def test_a_field_that_cannot_be_updated_is_refused(client: Cluster, three: Local
     empty = three.rota("job", "update", job.id)
     job.kill()
 
-    assert [one.body["field"] for one in (named, unknown, bad, etag)] == [
+    assert [refused.body["field"] for refused in (named, unknown, bad, etag)] == [
         "name",
         "colour",
         "priority",

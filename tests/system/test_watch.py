@@ -40,10 +40,10 @@ def test_a_watch_continues_across_a_killed_server_without_loss_or_repeat(cluster
                 last.set()
         client.run("true")
         watching.join(timeout=60)
-        whole = client.events(limit=1000, since="0")
+        history = client.events(limit=1000, since="0")
 
     sequences = [event.seq for event in seen]
     assert not watching.is_alive()
-    assert sequences == [event.seq for event in whole][: len(sequences)]
+    assert sequences == [event.seq for event in history][: len(sequences)]
     assert len(sequences) == len(set(sequences))
     assert [event.kind for event in seen].count("job.submitted") == 2 * ROUNDS + 1

@@ -116,7 +116,9 @@ def test_a_killed_watcher_loses_no_node_and_no_task(cluster: LocalCluster, tmp_p
 
 def moved(cluster: LocalCluster, number: int) -> bool:
     """Whether the agent is connected to the second watcher, or to the server."""
-    return any(connected(cluster, number, one) for one in (cluster.watcher_addresses[2], cluster.agent))
+    return any(
+        connected(cluster, number, address) for address in (cluster.watcher_addresses[2], cluster.agent)
+    )
 
 
 def test_a_frozen_watcher_loses_no_node_and_no_task(cluster: LocalCluster, tmp_path: Path) -> None:

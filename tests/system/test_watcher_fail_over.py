@@ -26,7 +26,7 @@ def cluster(tmp_path: Path) -> Iterator[ElectedCluster]:
         running.environment |= {"ROTA_ADDR": running.addr, "ROTA_TOKEN": running.token}
         ports = [
             running.start_watcher(1),
-            running.start_watcher(2, ROTA_SERVER_ADDR=running.places[3].agent),
+            running.start_watcher(2, ROTA_SERVER_ADDR=running.addresses[3].agent),
         ]
         for number in NODES:
             address = ports[number - 1]

@@ -12,7 +12,7 @@ from rota.model.plan import Plan
 from rota.rules.reconciler_names import ROUND_KEY
 from rota.scheduler.plan import Scheduler
 from rota.scheduler.round import SchedulerSettings
-from rota.testing.builders import add_job, add_node, apply, at, claims, job_spec
+from rota.testing.builders import add_job, add_node, apply, at, job_reports, job_spec
 from rota.watcher.node_messages import on_report
 
 ONE = JobId("1")
@@ -41,7 +41,7 @@ def report_state(
     mirror: Mirror, state: ReportedState, *pairs: tuple[int, int], node: str = "a", **fields: Any
 ) -> Plan:
     """Report attempts of job 1 in this state."""
-    return report(mirror, node, claims(1, state, *pairs, **fields))
+    return report(mirror, node, job_reports(1, state, *pairs, **fields))
 
 
 def status(mirror: Mirror, block: int = 0) -> StatusBlock:

@@ -14,7 +14,7 @@ from rota.model.limits import ADOPTION_MS, BLOCK_TASKS
 from rota.model.messages import AttemptReport, JobReports, ReportedState
 from rota.model.plan import Plan
 from rota.model.shape import RunMode
-from rota.testing.builders import add_job, add_node, apply, at, claims, job_spec
+from rota.testing.builders import add_job, add_node, apply, at, job_reports, job_spec
 from rota.testing.stage import Stage, StageMachine
 from rota.watcher.adoption import BroughtJob, unknown
 from tests.controllers.one_node_stage import end, job, stage, state
@@ -35,8 +35,8 @@ def bring(mirror: Mirror, node: NodeId, spec: JobSpec, *brought: AttemptReport) 
     return apply(mirror, BroughtJob(node, spec, brought, EPOCH).adopt(mirror, at(5_000)))
 
 
-def runs(index: int, attempt: int = 1, said: ReportedState = ReportedState.RUNNING) -> AttemptReport:
-    return AttemptReport(index, attempt, said)
+def runs(index: int, attempt: int = 1, state: ReportedState = ReportedState.RUNNING) -> AttemptReport:
+    return AttemptReport(index, attempt, state)
 
 
 def assigned(mirror: Mirror, node: NodeId) -> dict[tuple[JobId, int], int]:
@@ -117,7 +117,7 @@ def test_only_jobs_of_an_earlier_server_are_requested() -> None:
     mirror = restarted()
     add_job(mirror, job_spec(7))
     own = jobs_before(EPOCH) + 1
-    inventory = [claims(number, ReportedState.RUNNING, (0, 1)) for number in (own, 9, 7, 3)]
+    inventory = [job_reports(number, ReportedState.RUNNING, (0, 1)) for number in (own, 9, 7, 3)]
     inventory += [JobReports(JobId(name), [runs(0)]) for name in ("", "x", "-1", "²")]
 
     assert [found.job for found in unknown(mirror, A, inventory, EPOCH)] == ["3", "9"]
@@ -127,8 +127,8 @@ def test_an_adopted_attempt_is_not_requested_again() -> None:
     mirror = restarted()
     bring(mirror, A, job_spec(1, count=2), runs(0))
 
-    assert unknown(mirror, A, [claims(1, ReportedState.RUNNING, (0, 1))], EPOCH) == []
-    assert len(unknown(mirror, B, [claims(1, ReportedState.RUNNING, (1, 1))], EPOCH)) == 1
+    assert unknown(mirror, A, [job_reports(1, ReportedState.RUNNING, (0, 1))], EPOCH) == []
+    assert len(unknown(mirror, B, [job_reports(1, ReportedState.RUNNING, (1, 1))], EPOCH)) == 1
 
 
 def test_adopted_jobs_are_listed_by_number_in_any_order_of_arrival() -> None:

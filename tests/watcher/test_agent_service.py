@@ -88,8 +88,10 @@ class FakeNode:
     @property
     def servers(self) -> list[str]:
         """The addresses received last."""
-        told = [list(message.servers.addresses) for message in self.received if message.HasField("servers")]
-        return told[-1] if told else []
+        addresses = [
+            list(message.servers.addresses) for message in self.received if message.HasField("servers")
+        ]
+        return addresses[-1] if addresses else []
 
     @property
     def starts(self) -> list[tuple[int, int]]:

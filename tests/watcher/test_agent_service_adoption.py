@@ -18,7 +18,7 @@ from rota.model.messages import Hello, ReportedState
 from rota.model.node import NodeSpec
 from rota.model.plan import Plan
 from rota.store.memory import MemoryStore
-from rota.testing.builders import claims, hello, job_spec
+from rota.testing.builders import hello, job_reports, job_spec
 from rota.watcher import liveness
 from rota.watcher.agent_service import AgentService
 from rota.watcher.leadership import LeadershipContext
@@ -31,7 +31,7 @@ from tests.watcher.test_agent_service import PLACES_NOTHING
 A, B = NodeId("a"), NodeId("b")
 SPECS = SealedSpecStore(Seals(lambda: [b"of this cluster"]))
 SPEC = job_spec(7, count=2, namespace="films", user="ann")
-HAS = hello("a", [claims(7, ReportedState.RUNNING, (1, 1))])
+HAS = hello("a", [job_reports(7, ReportedState.RUNNING, (1, 1))])
 
 
 class CallAborted(Exception):

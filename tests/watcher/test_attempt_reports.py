@@ -12,7 +12,7 @@ from rota.model.lifecycle import ATTEMPT, AttemptState
 from rota.model.limits import BLOCK_TASKS, SUPERSEDED_KEPT
 from rota.model.messages import AttemptReport, JobReports, ReportedState
 from rota.model.plan import Plan
-from rota.testing.builders import claims
+from rota.testing.builders import job_reports
 from rota.watcher.attempt_reports import event_of
 from tests.watcher.placed_work import ONE, place, placed, report, report_state, states, status
 
@@ -130,7 +130,7 @@ def test_a_report_on_an_attempt_never_placed_is_ignored(pair: tuple[int, int]) -
 
 
 def test_a_report_on_an_unknown_job_is_ignored() -> None:
-    assert report(placed(), "a", claims(99, ReportedState.RUNNING, (0, 1))) == nothing()
+    assert report(placed(), "a", job_reports(99, ReportedState.RUNNING, (0, 1))) == nothing()
 
 
 def test_a_report_of_another_node_is_ignored() -> None:
@@ -202,9 +202,9 @@ def test_one_report_may_cover_the_whole_life_of_an_attempt() -> None:
     plan = report(
         mirror,
         "a",
-        claims(1, ReportedState.ACCEPTED, (0, 1)),
-        claims(1, ReportedState.RUNNING, (0, 1), started_at_ms=5),
-        claims(1, ReportedState.EXITED, (0, 1), exit_code=0, started_at_ms=5),
+        job_reports(1, ReportedState.ACCEPTED, (0, 1)),
+        job_reports(1, ReportedState.RUNNING, (0, 1), started_at_ms=5),
+        job_reports(1, ReportedState.EXITED, (0, 1), exit_code=0, started_at_ms=5),
     )
 
     assert states(mirror) == [AttemptState.SUCCEEDED]
@@ -216,9 +216,9 @@ def test_tasks_with_equal_changes_share_one_event() -> None:
     plan = report(
         mirror,
         "a",
-        claims(1, ReportedState.EXITED, (0, 1), (1, 1), (2, 1), (5, 1), exit_code=0),
-        claims(1, ReportedState.EXITED, (3, 1), exit_code=2, reason="no luck"),
-        claims(1, ReportedState.ACCEPTED, (4, 1)),
+        job_reports(1, ReportedState.EXITED, (0, 1), (1, 1), (2, 1), (5, 1), exit_code=0),
+        job_reports(1, ReportedState.EXITED, (3, 1), exit_code=2, reason="no luck"),
+        job_reports(1, ReportedState.ACCEPTED, (4, 1)),
     )
 
     assert [

@@ -9,7 +9,7 @@ from rota.model.ids import JobId
 from rota.model.job import JobIntent
 from rota.model.messages import JobOrders, ReportedState, Start, Stop, TaskTemplate
 from rota.model.node import Connection
-from rota.testing.builders import add_job, add_node, apply, at, claims, job_spec
+from rota.testing.builders import add_job, add_node, apply, at, job_reports, job_spec
 from rota.testing.stage import Stage, StageMachine
 from rota.watcher.dispatch import DispatchState
 from tests.watcher.placed_work import ONE, A, B, place, placed, report, report_state
@@ -64,9 +64,9 @@ def test_attempts_of_an_unloadable_job_are_not_stopped() -> None:
     """The server could not load the job, but knows that it exists."""
     mirror = placed(count=1)
     inventory = [
-        claims(1, ReportedState.RUNNING, (0, 1)),
-        claims(7, ReportedState.RUNNING, (0, 1)),
-        claims(8, ReportedState.RUNNING, (0, 1)),
+        job_reports(1, ReportedState.RUNNING, (0, 1)),
+        job_reports(7, ReportedState.RUNNING, (0, 1)),
+        job_reports(8, ReportedState.RUNNING, (0, 1)),
     ]
     mirror.unloadable = frozenset((JobId("7"),))
 
@@ -92,7 +92,7 @@ def test_the_template_of_a_job_is_sent_once_per_connection() -> None:
     dispatch = DispatchState([])
     first = dispatch.orders(mirror, A)
     report_state(mirror, ReportedState.EXITED, (0, 1), exit_code=0)
-    dispatch.on_reports([claims(1, ReportedState.EXITED, (0, 1))])
+    dispatch.on_reports([job_reports(1, ReportedState.EXITED, (0, 1))])
     add_job(mirror, job_spec(2))
     place(mirror)
     second = dispatch.orders(mirror, A)
@@ -108,7 +108,7 @@ def test_later_tasks_of_a_job_are_sent_without_its_template() -> None:
     mirror.connect(B, Connection.DOWN)
     dispatch = DispatchState([])
     dispatch.orders(mirror, A)
-    over = claims(1, ReportedState.EXITED, (0, 1), exit_code=0, ran_us=10**6)
+    over = job_reports(1, ReportedState.EXITED, (0, 1), exit_code=0, ran_us=10**6)
     report(mirror, "a", over)
     apply(mirror, batch.decide(mirror, "1/0", at(0)))
     dispatch.on_reports([over])
@@ -155,7 +155,7 @@ def test_a_stop_lost_with_the_connection_is_sent_on_the_next() -> None:
     dispatch.orders(mirror, A)
     cancel(mirror)
     dispatch.orders(mirror, A)
-    next_dispatch = DispatchState([claims(1, ReportedState.RUNNING, (0, 1))])
+    next_dispatch = DispatchState([job_reports(1, ReportedState.RUNNING, (0, 1))])
 
     assert stops(next_dispatch.orders(mirror, A)) == [("1", 0, 1)]
 
@@ -164,9 +164,9 @@ def test_an_unassigned_attempt_on_the_node_is_stopped_once() -> None:
     mirror = placed()
     dispatch = DispatchState(
         [
-            claims(1, ReportedState.RUNNING, (0, 1)),
-            claims(7, ReportedState.RUNNING, (3, 2)),
-            claims(8, ReportedState.QUEUED, (0, 1)),
+            job_reports(1, ReportedState.RUNNING, (0, 1)),
+            job_reports(7, ReportedState.RUNNING, (3, 2)),
+            job_reports(8, ReportedState.QUEUED, (0, 1)),
         ]
     )
 
@@ -178,7 +178,7 @@ def test_an_older_attempt_still_running_is_stopped_for_the_newer_one() -> None:
     mirror = placed()
     report_state(mirror, ReportedState.REFUSED, (0, 1))
     place(mirror)  # attempt 2, on b
-    dispatch = DispatchState([claims(1, ReportedState.RUNNING, (0, 1))])
+    dispatch = DispatchState([job_reports(1, ReportedState.RUNNING, (0, 1))])
 
     assert stops(dispatch.orders(mirror, A)) == [("1", 0, 1)]
     assert starts(DispatchState([]).orders(mirror, B)) == [("1", 0, 2)]
@@ -190,7 +190,7 @@ def test_an_older_attempt_is_stopped_also_if_the_newer_is_on_the_same_node() -> 
     report_state(mirror, ReportedState.LOST, (0, 1))
     apply(mirror, batch.decide(mirror, "1/0", at(0)))
     place(mirror)  # attempt 2, on a again
-    dispatch = DispatchState([claims(1, ReportedState.RUNNING, (0, 1))])
+    dispatch = DispatchState([job_reports(1, ReportedState.RUNNING, (0, 1))])
     orders = dispatch.orders(mirror, A)
 
     assert starts(orders) == [("1", 0, 2)]
@@ -203,14 +203,14 @@ def test_an_older_attempt_is_stopped_also_if_the_newer_is_on_the_same_node() -> 
 def test_an_attempt_in_the_inventory_is_not_started_again() -> None:
     mirror = placed(count=2)
 
-    assert starts(DispatchState([claims(1, ReportedState.RUNNING, (0, 1))]).orders(mirror, A)) == [
+    assert starts(DispatchState([job_reports(1, ReportedState.RUNNING, (0, 1))]).orders(mirror, A)) == [
         ("1", 1, 1)
     ]
 
 
 def test_an_attempt_ended_in_the_inventory_needs_no_order_once_applied() -> None:
     mirror = placed()
-    inventory = [claims(1, ReportedState.EXITED, (0, 1), exit_code=0)]
+    inventory = [job_reports(1, ReportedState.EXITED, (0, 1), exit_code=0)]
     report(mirror, "a", *inventory)
 
     assert DispatchState(inventory).orders(mirror, A) == []
@@ -227,7 +227,7 @@ def test_an_attempt_reported_as_ended_needs_no_order() -> None:
     mirror = placed()
     dispatch = DispatchState([])
     dispatch.orders(mirror, A)
-    over = claims(1, ReportedState.EXITED, (0, 1), exit_code=0)
+    over = job_reports(1, ReportedState.EXITED, (0, 1), exit_code=0)
     report(mirror, "a", over)
     dispatch.on_reports([over])
 
@@ -238,7 +238,7 @@ def test_an_ended_attempt_is_not_restarted_while_its_report_is_not_durable() -> 
     mirror = placed()
     dispatch = DispatchState([])
     dispatch.orders(mirror, A)
-    dispatch.on_reports([claims(1, ReportedState.EXITED, (0, 1), exit_code=0)])
+    dispatch.on_reports([job_reports(1, ReportedState.EXITED, (0, 1), exit_code=0)])
 
     assert dispatch.orders(mirror, A) == []
 
@@ -247,7 +247,7 @@ def test_a_stale_report_does_not_affect_the_current_attempt() -> None:
     mirror = placed()
     dispatch = DispatchState([])
     dispatch.orders(mirror, A)
-    dispatch.on_reports([claims(1, ReportedState.STOPPED, (0, 7))])
+    dispatch.on_reports([job_reports(1, ReportedState.STOPPED, (0, 7))])
 
     assert dispatch.orders(mirror, A) == []
 
@@ -261,8 +261,8 @@ def test_templates_of_ended_jobs_are_forgotten_within_a_connection() -> None:
         made.submit(job_spec(number))
         machine.end((JobId(str(number)), 0), 0, 5)
         made.run_to_quiescence()
-        assert machine.told is not None
-        most = max(most, len(machine.told.sent_templates))
+        assert machine.dispatch is not None
+        most = max(most, len(machine.dispatch.sent_templates))
 
     assert most <= 100
 
@@ -278,9 +278,9 @@ def test_a_forgotten_template_is_sent_again_for_a_retry() -> None:
         made.submit(job_spec(number))
         machine.end((JobId(str(number)), 0), 0, 5)
         made.run_to_quiescence()
-    assert machine.told is not None
-    assert JobId("1000") not in machine.told.sent_templates
+    assert machine.dispatch is not None
+    assert JobId("1000") not in machine.dispatch.sent_templates
     made.wait(2000)
 
     assert (JobId("1000"), 0) in machine.held
-    assert JobId("1000") in machine.told.sent_templates
+    assert JobId("1000") in machine.dispatch.sent_templates

@@ -105,7 +105,7 @@ def test_a_leave_event_is_not_repeated_after_the_node_is_back(stage: Stage, reas
 def test_a_leave_event_is_not_repeated_beyond_event_retention(stage: Stage, reasons: list[str]) -> None:
     leave(stage)
     stage.wait(EVENTS_KEPT_MS)
-    told = len(left(reasons))
+    reports = len(left(reasons))
     stage.wait(EVENTS_KEPT_MS)
 
-    assert len(left(reasons)) == told
+    assert len(left(reasons)) == reports

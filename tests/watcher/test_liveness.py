@@ -193,7 +193,7 @@ def test_a_lost_node_that_responds_on_its_old_stream_is_ready_again() -> None:
     stage = staged()
     stage.machines["a"].silent = True
     stage.wait(LOST_MS)
-    stage.speak(stage.machines["a"])
+    stage.end_silence(stage.machines["a"])
     stage.wait(LOST_MS)
 
     assert node_state(stage.mirror) is NodeState.READY

@@ -12,7 +12,7 @@ from rota.model.limits import SUSPECT_MS
 from rota.model.messages import DrainRequest, JobReports, NodeReport, ReportedState, Start
 from rota.model.node import Connection, NodeSpec, NodeStatus
 from rota.model.plan import Plan
-from rota.testing.builders import WALL_MS, add_node, apply, at, claims, hello
+from rota.testing.builders import WALL_MS, add_node, apply, at, hello, job_reports
 from rota.watcher import node_messages
 from rota.watcher.dispatch import DispatchState
 from rota.wire import agent as wire
@@ -99,7 +99,9 @@ def test_an_attempt_that_ended_while_disconnected_is_applied_from_the_inventory(
     mirror = placed(count=2)
     report_state(mirror, ReportedState.RUNNING, (0, 1), (1, 1))
     connect(
-        mirror, claims(1, ReportedState.EXITED, (0, 1), exit_code=0), claims(1, ReportedState.RUNNING, (1, 1))
+        mirror,
+        job_reports(1, ReportedState.EXITED, (0, 1), exit_code=0),
+        job_reports(1, ReportedState.RUNNING, (1, 1)),
     )
 
     assert states(mirror) == [AttemptState.SUCCEEDED, AttemptState.RUNNING]
@@ -108,7 +110,7 @@ def test_an_attempt_that_ended_while_disconnected_is_applied_from_the_inventory(
 def test_a_running_attempt_missing_from_the_inventory_is_lost() -> None:
     mirror = placed(count=2)
     report_state(mirror, ReportedState.RUNNING, (0, 1), (1, 1))
-    plan = connect(mirror, claims(1, ReportedState.RUNNING, (1, 1)))
+    plan = connect(mirror, job_reports(1, ReportedState.RUNNING, (1, 1)))
 
     assert states(mirror) == [AttemptState.LOST, AttemptState.RUNNING]
     assert plan.events[0].why == "task 0 of job 1 lost on a: its node no longer knows it"
@@ -143,9 +145,9 @@ def test_an_inventory_of_foreign_and_stale_attempts_changes_nothing() -> None:
     place(mirror)  # now on b
     plan = connect(
         mirror,
-        claims(1, ReportedState.RUNNING, (0, 1)),
-        claims(1, ReportedState.RUNNING, (0, 2)),
-        claims(9, ReportedState.RUNNING, (0, 1)),
+        job_reports(1, ReportedState.RUNNING, (0, 1)),
+        job_reports(1, ReportedState.RUNNING, (0, 2)),
+        job_reports(9, ReportedState.RUNNING, (0, 1)),
     )
 
     assert plan.puts == ()
@@ -194,7 +196,7 @@ def test_a_termination_notice_closes_a_node_until_it_is_withdrawn() -> None:
 
 def test_a_reconnecting_node_says_whether_it_is_about_to_leave() -> None:
     mirror = placed()
-    named = claims(1, ReportedState.RUNNING, (0, 1))
+    named = job_reports(1, ReportedState.RUNNING, (0, 1))
     connect(mirror, named)
     going = connect(mirror, named, drain=DrainRequest("spot", 20_000, moves=True))
     status = mirror.nodes[A].status

@@ -80,13 +80,13 @@ def message(n: int) -> pb.FromNode:
 
 def test_heartbeats_are_relayed_as_numbers_and_other_messages_as_they_are() -> None:
     outgoing = _Outgoing()
-    one, other = RelayedSession(1), RelayedSession(2)
-    outgoing.open(one, b"certificate", pb.FromNode(n=1, hello=pb.Hello(boot_id="b")), "10.0.0.1")
+    first, other = RelayedSession(1), RelayedSession(2)
+    outgoing.open(first, b"certificate", pb.FromNode(n=1, hello=pb.Hello(boot_id="b")), "10.0.0.1")
     outgoing.open(other, b"certificate", pb.FromNode(n=1, hello=pb.Hello(boot_id="b")), "10.0.0.2")
-    outgoing.send(one, message(2))
-    outgoing.acknowledge(one, 3, holds_leases=False)
+    outgoing.send(first, message(2))
+    outgoing.acknowledge(first, 3, holds_leases=False)
     outgoing.acknowledge(other, 4, holds_leases=True)
-    outgoing.acknowledge(one, 5, holds_leases=False)
+    outgoing.acknowledge(first, 5, holds_leases=False)
     batch = outgoing.next_batch()
 
     assert [opened.session for opened in batch.opened] == [1, 2]
@@ -123,9 +123,9 @@ async def test_a_session_ends_after_its_last_messages() -> None:
     session.push(b"one")
     session.finish(grpc.StatusCode.ABORTED, "a newer one")
     session.finish(grpc.StatusCode.UNAVAILABLE, "too late")
-    words = [await session.next_messages(), await session.next_messages()]
+    messages = [await session.next_messages(), await session.next_messages()]
 
-    assert words == [[b"one"], []]
+    assert messages == [[b"one"], []]
     assert session.end == (grpc.StatusCode.ABORTED, "a newer one")
 
 

@@ -38,9 +38,9 @@ class Leader:
         self.changes += 1
 
     async def polled(self, more: int = 3) -> None:
-        wanted = self._looks + more
+        target = self._looks + more
         async with self._looked:
-            await self._looked.wait_for(lambda: self._looks >= wanted)
+            await self._looked.wait_for(lambda: self._looks >= target)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

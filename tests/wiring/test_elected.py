@@ -88,10 +88,10 @@ async def test_as_many_tokens_as_a_vault_holds_fit_into_etcd(tmp_path: Path) -> 
         secret = await asyncio.to_thread(vault.make_join_token, 0, labels={}, cluster="main")
         await adopt_vault(store, tmp_path / "second")
         await store.close()
-    there = Vault.open(tmp_path / "second" / "vault")
+    second = Vault.open(tmp_path / "second" / "vault")
 
-    assert len(there.list_join_tokens()) == MAX_TOKENS
-    assert there.use_join_token(secret, "n1", 1).cluster == "main"
+    assert len(second.list_join_tokens()) == MAX_TOKENS
+    assert second.use_join_token(secret, "n1", 1).cluster == "main"
 
 
 def _fill(directory: Path, tokens: int) -> None:

@@ -135,11 +135,11 @@ class AttemptTracker:
                 self._unsent[name] = report
                 if report.gpus:
                     self._gpus[name] = report.gpus
-                if report.said >= REPORTED_FIRST_END:
+                if report.state >= REPORTED_FIRST_END:
                     self._live.pop(name, None)
                     self._gpus.pop(name, None)
                     # A refused attempt never ran, so there is no result to keep until it is acknowledged.
-                    if report.said == ReportedState.REFUSED:
+                    if report.state == ReportedState.REFUSED:
                         # The keeper may not have been able to journal the template: send it again.
                         self._introduced.pop(job_reports.job, None)
                     else:
@@ -347,7 +347,7 @@ class AttemptTracker:
         ended = [
             name
             for name, report in pairs
-            if report.said >= REPORTED_FIRST_END and report.said != ReportedState.REFUSED
+            if report.state >= REPORTED_FIRST_END and report.state != ReportedState.REFUSED
         ]
         if ended:
             self._sent[n] = ended

@@ -69,7 +69,7 @@ class Addresses:
 class OutputSource(Protocol):
     """Reads the output files that tasks left on their nodes."""
 
-    def outputs(self, node: NodeId, wanted: OutputsRequest) -> AsyncGenerator[bytes, None]:
+    def outputs(self, node: NodeId, request: OutputsRequest) -> AsyncGenerator[bytes, None]:
         """A list as JSON lines, or a tar archive. Raises NotFound, Conflict or Unavailable."""
 
 

@@ -155,7 +155,7 @@ class Transport:
             with _as_unavailable(self._endpoint.addr):
                 failed = _problem(response) if response.status >= 300 else None
                 # The body of an error is read as well: otherwise the connection could not be reused.
-                body = _whole(response)
+                body = _read_body(response)
         except BaseException:
             connection.close()
             raise
@@ -301,7 +301,7 @@ def _notice_dead_peers(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def _whole(response: HTTPResponse) -> bytes:
+def _read_body(response: HTTPResponse) -> bytes:
     body = response.read(ANSWER_BYTES)
     if response.length:  # truncated; read() with a size does not raise by itself
         raise IncompleteRead(body, response.length)
@@ -336,7 +336,7 @@ def _reason(error: Exception) -> str:
 
 
 def _problem(response: HTTPResponse) -> RotaError:
-    body = _whole(response)
+    body = _read_body(response)
     try:
         problem = json.loads(body)
     except ValueError:

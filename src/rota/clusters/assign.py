@@ -105,9 +105,13 @@ class Assigner:
         if cluster == NO_CLUSTER:
             capable = self._capable_clusters(view, spec)
             return _any_takes_jobs(view, capable) or not any(
-                view.clusters[name].is_to_come for name in capable
+                view.clusters[name].may_take_jobs_later for name in capable
             )
-        if known is None or not (known.takes_jobs or known.is_to_come) or _is_bound(view, spec, cluster):
+        if (
+            known is None
+            or not (known.takes_jobs or known.may_take_jobs_later)
+            or _is_bound(view, spec, cluster)
+        ):
             return False
         # Jobs move only when they have to: a cluster that is full now still serves them later.
         if self._can_serve(view, spec, cluster):
@@ -117,10 +121,10 @@ class Assigner:
     def _vacate(self, view: View, name: str, now: Instant) -> Plan:
         """Move the jobs of a cluster that accepts none; if it has failed, cancel those that may not move."""
         cluster = view.clusters.get(name)
-        if cluster is None or cluster.takes_jobs or cluster.is_to_come:
+        if cluster is None or cluster.takes_jobs or cluster.may_take_jobs_later:
             return NO_CHANGE
         leaving = self._jobs_to_move(view, cluster)
-        plans = [self._assign(view, job, f"cluster {name} {cluster.standing}") for job in leaving]
+        plans = [self._assign(view, job, f"cluster {name} {cluster.state_text}") for job in leaving]
         moved = [plan for plan in plans if plan is not None and plan.puts]
         # Both share one bound, so that a cluster of 100,000 jobs is vacated in several commits.
         canceled = _cancel_jobs(view, cluster, REASSIGN_STEP_MAX - len(moved))
@@ -181,7 +185,7 @@ class Assigner:
             return _assign_to(job, best, head + chosen + used)
         # Not assigned at all: in `default` it would be reported as unserved, although its
         # cluster is being provisioned.
-        if any(view.clusters[name].is_to_come for name in capable):
+        if any(view.clusters[name].may_take_jobs_later for name in capable):
             return None
         # A job without a capable cluster still gets one: it can then be shown, explained and canceled like
         # others, and the search moves it once a cluster can serve it.
@@ -189,12 +193,14 @@ class Assigner:
         plan = _assign_to(job, home, f"{head}it waits there for a cluster that can serve it")
         if plan is NO_CHANGE:
             return plan
-        closed = [f"cluster {name}, which could, {view.clusters[name].standing}" for name in capable]
+        closed = [f"cluster {name}, which could, {view.clusters[name].state_text}" for name in capable]
         reason = ", ".join(closed[:3]) or self._why_unserved(view, spec)
         return plan.but(events=(_unserved_event(spec, reason, home), *plan.events))
 
     def _wait_for_cluster(self, view: View, spec: JobSpec) -> Plan:
-        coming = [name for name in self._capable_clusters(view, spec) if view.clusters[name].is_to_come]
+        coming = [
+            name for name in self._capable_clusters(view, spec) if view.clusters[name].may_take_jobs_later
+        ]
         names = _join_names(coming)
         why = f"job {spec.id} waits for a cluster: none that can serve it is ready, {names} to come"
         return Plan(events=(EventRecord("job.unassigned", why, job=spec.id),), why=why)
@@ -245,7 +251,7 @@ def _describe_observed(spec: JobSpec) -> str:
 def _allowed_clusters(view: View, spec: JobSpec) -> list[str]:
     """Clusters that its spec permits; with affinity to other jobs, those where such jobs are."""
     if spec.cluster is not None:
-        return [name for name, one in view.clusters.items() if spec.cluster in (name, one.like)]
+        return [name for name, cluster in view.clusters.items() if spec.cluster in (name, cluster.like)]
     names = list(view.clusters)
     for term in spec.near:
         if term.weight is None:
@@ -271,8 +277,8 @@ def _preference_rank(view: View, spec: JobSpec, name: str, fit: ClusterFit) -> t
     preferred = sum(preference.weight for preference in spec.prefer if preference.condition.holds(labels))
     # A gang starts as a whole, and a deadline is not met by one task. Other jobs
     # start with the first free slot.
-    wanted = spec.count if spec.gang or spec.deadline_at_ms is not None else 1
-    return (fit.free < wanted, -preferred, view.pending_jobs_in(name), name != DEFAULT, name)
+    tasks = spec.count if spec.gang or spec.deadline_at_ms is not None else 1
+    return (fit.free < tasks, -preferred, view.pending_jobs_in(name), name != DEFAULT, name)
 
 
 def _is_bound(view: View, spec: JobSpec, name: str) -> bool:
@@ -280,7 +286,9 @@ def _is_bound(view: View, spec: JobSpec, name: str) -> bool:
     if spec.cluster is None or not spec.move_pending:
         return not spec.move_pending
     others = (
-        one for other, one in view.clusters.items() if other != name and spec.cluster in (other, one.like)
+        cluster
+        for other, cluster in view.clusters.items()
+        if other != name and spec.cluster in (other, cluster.like)
     )
     return not any(other.takes_jobs for other in others)
 
@@ -316,7 +324,9 @@ def _describe_vacated(cluster: ClusterRecord, moved: int, canceled: int) -> str:
     """Text on moved and canceled jobs; empty if there are none."""
     moves = [f"{moved} {'job moves' if moved == 1 else 'jobs move'} to others"] if moved else []
     ends = [f"{canceled} {'job is' if canceled == 1 else 'jobs are'} canceled"] if canceled else []
-    return f"{' and '.join(moves + ends)}: cluster {cluster.name} {cluster.standing}" if moves + ends else ""
+    return (
+        f"{' and '.join(moves + ends)}: cluster {cluster.name} {cluster.state_text}" if moves + ends else ""
+    )
 
 
 def _has_ended(entry: JobView) -> bool:

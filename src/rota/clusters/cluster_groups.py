@@ -39,7 +39,7 @@ class ClusterGroup(NamedTuple):
 
     @property
     def staying(self) -> list[ClusterRecord]:
-        return [cluster for cluster in self.members if cluster.takes_jobs or cluster.is_to_come]
+        return [cluster for cluster in self.members if cluster.takes_jobs or cluster.may_take_jobs_later]
 
 
 class ClusterQueue(NamedTuple):
@@ -97,13 +97,13 @@ def _grow(view: View, group: ClusterGroup, now: Instant) -> Plan | None:
     if intent.drain or count >= intent.max_clusters or len(view.clusters) >= CLUSTERS_MAX:
         return None
     # One at a time: the one that is being provisioned may be enough.
-    if any(cluster.is_to_come for cluster in group.members):
+    if any(cluster.may_take_jobs_later for cluster in group.members):
         return None
     reason = _below_minimum(group) or _overloaded(view, group, now)
     if reason is None:
         return None
     # The original counts its copies in the same commit, so that the name of a cluster is never reused.
-    first, made = group.original.another(now.ms)
+    first, made = group.original.with_copy(now.ms)
     why = f"cluster {made.name} is asked for: {reason}; there are {count}, the limit is {intent.max_clusters}"
     event = EventRecord("cluster.created", why, cluster=made.name)
     return Plan((first, made), events=(event, _event_for(event, first.name)), why=why)
@@ -186,7 +186,8 @@ def _queue_of(view: View, cluster: ClusterRecord, now: Instant) -> ClusterQueue:
 def _is_idle(view: View, name: str) -> bool:
     """Whether no unfinished job is assigned to it, and none of its machines is being added or removed."""
     moves = any(
-        machine.cluster == name and (machine.comes or machine.goes) for machine in view.machines.values()
+        machine.cluster == name and (machine.is_being_created or machine.is_being_removed)
+        for machine in view.machines.values()
     )
     return not moves and name not in view.jobs_by_cluster
 
@@ -194,7 +195,7 @@ def _is_idle(view: View, name: str) -> bool:
 def _close(cluster: ClusterRecord, reason: str) -> Plan:
     why = f"cluster {cluster.name} ends: {reason}"
     event = EventRecord("cluster.closed", why, cluster=cluster.name)
-    return Plan((cluster.closed(),), events=(event, _event_for(event, str(cluster.like))), why=why)
+    return Plan((cluster.with_closing(),), events=(event, _event_for(event, str(cluster.like))), why=why)
 
 
 def _event_for(event: EventRecord, cluster: str) -> EventRecord:

@@ -192,7 +192,8 @@ def _count_joined(view: View, name: str) -> int:
 
 def _is_resizing(view: View, name: str) -> bool:
     return any(
-        machine.cluster == name and (machine.comes or machine.goes) for machine in view.machines.values()
+        machine.cluster == name and (machine.is_being_created or machine.is_being_removed)
+        for machine in view.machines.values()
     )
 
 
@@ -219,18 +220,18 @@ def _has_nodes(view: View, name: str) -> bool:
 
 
 def _transition(view: View, cluster: ClusterRecord, event: ClusterEvent, now: Instant) -> Plan:
-    changed, reason = cluster.turned(event, now.ms), event.value
+    changed, reason = cluster.after_event(event, now.ms), event.value
     if event is ClusterEvent.NODES_ABSENT:
         reason = why_no_node(view.nodes_in(cluster.name))
     elif event is ClusterEvent.NODE_JOINED:
-        changed = changed.because(None)
+        changed = changed.with_reason(None)
     elif event is ClusterEvent.FAILED and cluster.state is ClusterState.UNAVAILABLE:
         seconds = (now.ms - cluster.since_ms) // 1000
         reason = f"without a node for {seconds} s: {why_no_node(view.nodes_in(cluster.name))}"
-        changed = changed.because(reason)
+        changed = changed.with_reason(reason)
     elif event is ClusterEvent.FAILED:
         reason = _describe_failures(cluster)
-    why = f"cluster {cluster.name} {changed.standing}: {reason}"
+    why = f"cluster {cluster.name} {changed.state_text}: {reason}"
     record = EventRecord("cluster.changed", why, cluster=cluster.name, state=changed.state.value)
     return Plan((changed,), events=() if _is_quiet(cluster, event) else (record,), why=why)
 

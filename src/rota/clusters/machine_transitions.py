@@ -23,7 +23,7 @@ def on_create_requested(view: View, name: str, place: str, now: Instant) -> Plan
         return Plan(answer=False)
     if machine.place is not None:
         return Plan(answer=True)  # a repeated request: the time to join continues
-    return Plan((machine.asked_at(place, now.ms),), why=f"machine {name} is asked for", answer=True)
+    return Plan((machine.with_provider_call(place, now.ms),), why=f"machine {name} is asked for", answer=True)
 
 
 def on_created(view: View, name: str, now: Instant) -> Plan:
@@ -31,7 +31,7 @@ def on_created(view: View, name: str, now: Instant) -> Plan:
     machine = view.machines.get(name)
     if machine is None or machine.state is not MachineState.WANTED:
         return NO_CHANGE  # it has joined already, or is no longer desired
-    return Plan((machine.turned(MachineEvent.CREATED, now.ms),), why=f"machine {name} is made")
+    return Plan((machine.after_event(MachineEvent.CREATED, now.ms),), why=f"machine {name} is made")
 
 
 def on_create_failed(view: View, name: str, reason: str, now: Instant) -> Plan:
@@ -41,7 +41,7 @@ def on_create_failed(view: View, name: str, reason: str, now: Instant) -> Plan:
     """
     machine, node = view.machines.get(name), node_of_machine(view, name)
     # A race: the node may have joined before the failed call was reported.
-    if machine is None or not machine.comes or (node is not None and is_present(node)):
+    if machine is None or not machine.is_being_created or (node is not None and is_present(node)):
         return NO_CHANGE  # it has joined and may run tasks, whatever its provider reports
     machine = with_node(view, machine)
     last = f"machine {name} was given up: {reason}"
@@ -52,14 +52,16 @@ def on_create_failed(view: View, name: str, reason: str, now: Instant) -> Plan:
     why = f"machine {name} is given up: {reason}{backoff}"
     event = EventRecord("cluster.machine_failed", why, cluster=cluster.name)
     return Plan(
-        (machine.turned(MachineEvent.NO_LONGER_DESIRED, now.ms, reason), cluster), events=(event,), why=why
+        (machine.after_event(MachineEvent.NO_LONGER_DESIRED, now.ms, reason), cluster),
+        events=(event,),
+        why=why,
     )
 
 
 def with_node(view: View, machine: Machine) -> Machine:
     """The machine with its enrolled node, ready or not: the node must not outlive its machine."""
     node = node_of_machine(view, machine.name) if machine.node is None else None
-    return machine if node is None else machine.known_as(node.spec.id)
+    return machine if node is None else machine.with_node(node.spec.id)
 
 
 def node_of_machine(view: View, name: str) -> NodeView | None:
@@ -79,7 +81,9 @@ def abandon_machine(machine: Machine, reason: str, now: Instant) -> Plan:
     """Drain a joined machine: its tasks may end, then it is removed."""
     why = f"machine {machine.name} is given up: {reason}"
     event = EventRecord("cluster.machine_lost", why, cluster=machine.cluster)
-    return Plan((machine.turned(MachineEvent.NO_LONGER_DESIRED, now.ms, reason),), events=(event,), why=why)
+    return Plan(
+        (machine.after_event(MachineEvent.NO_LONGER_DESIRED, now.ms, reason),), events=(event,), why=why
+    )
 
 
 def on_removed(view: View, name: str) -> Plan:
@@ -105,7 +109,7 @@ def on_remove_failed(view: View, name: str, reason: str, now: Instant) -> Plan:
     event = EventRecord("cluster.machine_failed", why, cluster=machine.cluster)
     # A failed removal counts against the provider only where it keeps jobs waiting.
     cluster = view.clusters.get(machine.cluster)
-    remaining = machine.kept(f"it cannot be removed: {reason}")
+    remaining = machine.with_stuck(f"it cannot be removed: {reason}")
     if cluster is None or not is_stuck(view, cluster):
         return Plan((remaining,), events=(event,), why=why)
     return Plan((remaining, with_provider_failure(view, cluster, why, now.ms, now)), events=(event,), why=why)
@@ -116,7 +120,7 @@ def with_provider_failure(
 ) -> ClusterRecord:
     """The cluster with one more failure of its provider, and the backoff of its intent."""
     intent = view.cluster_intents.get(cluster.name, ClusterIntent(cluster.name))
-    return cluster.failed(intent.pause_ms(cluster.failures), now.ms, reason, asked_ms)
+    return cluster.after_failure(intent.backoff_ms(cluster.failures), now.ms, reason, asked_ms)
 
 
 def quoted(view: View, name: str, message: str) -> Plan:
@@ -128,7 +132,7 @@ def quoted(view: View, name: str, message: str) -> Plan:
     if cluster is None:
         return NO_CHANGE
     why = f"the provider of cluster {name} says: {message}"
-    kept = () if cluster.reason is None else (cluster.quoting(message),)
+    kept = () if cluster.reason is None else (cluster.with_provider_message(message),)
     return Plan(kept, events=(EventRecord(PROVIDER_SAID, why, cluster=name),), why=why)
 
 
@@ -136,10 +140,10 @@ def is_stuck(view: View, cluster: ClusterRecord) -> bool:
     """Whether it needs a machine, but its limit is used up by machines that cannot be removed."""
     machines = [machine for machine in view.machines.values() if machine.cluster == cluster.name]
     intent = view.cluster_intents.get(cluster.name)
-    if intent is None or not all(machine.goes for machine in machines):
+    if intent is None or not all(machine.is_being_removed for machine in machines):
         return False
     is_full = sum(1 + machine.extra for machine in machines) >= intent.max_nodes
-    if cluster.is_to_come:  # jobs that wait for this cluster are in no queue yet
+    if cluster.may_take_jobs_later:  # jobs that wait for this cluster are in no queue yet
         return is_full
     return is_full and view.pending_jobs_in(cluster.name) > 0
 

@@ -29,7 +29,11 @@ class MachineGroup(NamedTuple):
 
     @property
     def staying(self) -> list[Machine]:
-        return [machine for machine in self.members if not machine.goes and machine.node not in self.leaving]
+        return [
+            machine
+            for machine in self.members
+            if not machine.is_being_removed and machine.node not in self.leaving
+        ]
 
     @property
     def size(self) -> int:
@@ -38,7 +42,7 @@ class MachineGroup(NamedTuple):
 
     @property
     def coming(self) -> int:
-        return sum(machine.comes for machine in self.members)
+        return sum(machine.is_being_created for machine in self.members)
 
     @property
     def minimum_nodes(self) -> int:
@@ -69,7 +73,7 @@ def _due_transitions(view: View, group: MachineGroup, now: Instant) -> Iterator[
             # Two steps: the node takes no new tasks since the commit of DRAINING, so it is empty for
             # good when it is seen empty here.
             case MachineState.DRAINING if node is None or not node.assigned:
-                empty = machine.turned(MachineEvent.EMPTY, now.ms)
+                empty = machine.after_event(MachineEvent.EMPTY, now.ms)
                 yield Plan((empty,), why=f"machine {machine.name} is empty")
             case MachineState.JOINED | MachineState.DRAINING | MachineState.LEAVING:
                 pass
@@ -114,6 +118,8 @@ def _on_joined(view: View, group: MachineGroup, machine: Machine, node: NodeView
     why = f"machine {machine.name} has joined as node {node.spec.name} after {took:.1f} s"
     event = EventRecord("cluster.machine_joined", why, node=node.spec.id, cluster=machine.cluster)
     assert node.status is not None, "a present node has a status"
-    cluster = group.cluster.joined_by(shown_labels(node.status.labels, {}, view.granted_only_labels))
+    cluster = group.cluster.with_joined_machine(
+        shown_labels(node.status.labels, {}, view.granted_only_labels)
+    )
     known = (cluster,) if cluster != group.cluster else ()
-    return Plan((machine.became(node.spec.id, now.ms), *known), events=(event,), why=why)
+    return Plan((machine.joined_as(node.spec.id, now.ms), *known), events=(event,), why=why)

@@ -48,10 +48,10 @@ class ProviderCalls:
         name, provider = machine.name, self._providers[intent.provider]
         where = provider if machine.place is None else provider.for_place(machine.place)
         # Durable before the call: after a crash the machine is known, and creating it again is idempotent.
-        wanted = await self._ask_engine(
+        is_desired = await self._ask_engine(
             lambda view, now: machine_transitions.on_create_requested(view, name, provider.place, now)
         )
-        if where is None or not wanted:
+        if where is None or not is_desired:
             return  # the server that requested it is out of reach: it joins in time, or is abandoned
         try:
             # After the time to join the machine is given up anyway, so a longer call is of no use.

@@ -49,7 +49,7 @@ def _sync_machine(view: View, machine: Machine, listing: ProviderListing, now: I
     yield plan
     if extra != machine.extra and machine.key not in plan.deletes:
         machine_after = next((record for record in plan.puts if isinstance(record, Machine)), machine)
-        yield Plan((machine_after.beside(extra),), why=f"of machine {machine.name} there are {count}")
+        yield Plan((machine_after.with_extra(extra),), why=f"of machine {machine.name} there are {count}")
 
 
 def _next_transition(view: View, machine: Machine, listing: ProviderListing, now: Instant) -> Plan:
@@ -76,7 +76,7 @@ def _remove_unknown(view: View, cluster: str, listing: ProviderListing, now: Ins
     known = view.clusters.get(cluster)
     for name in sorted(listing.counts):
         # Only names that this cluster has given out: a provider may list machines of others.
-        if name in view.machines or known is None or not known.gave(name):
+        if name in view.machines or known is None or not known.has_requested(name):
             continue
         extra, place = listing.counts[name] - 1, listing.places[name]
         state, at_ms = MachineState.LEAVING, now.ms

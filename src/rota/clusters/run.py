@@ -131,7 +131,7 @@ class MachineProvisioner:
     def _back_off(self, key: str, intent: ClusterIntent) -> None:
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        self._not_before[key] = asyncio.get_running_loop().time() + intent.pause_ms(failures) / 1000
+        self._not_before[key] = asyncio.get_running_loop().time() + intent.backoff_ms(failures) / 1000
 
     async def _call_provider(self, due: ProviderCall) -> None:
         """Create or remove a machine, if still desired: the call may have waited for the semaphore."""
@@ -141,7 +141,7 @@ class MachineProvisioner:
             # A race: it may have joined, been removed or changed its state while the call waited.
             if machine is None or machine.state is not due.machine.state:
                 return
-            await (self._calls.remove if machine.goes else self._calls.create)(machine, intent)
+            await (self._calls.remove if machine.is_being_removed else self._calls.create)(machine, intent)
         # Unless listing itself fails: then its backoff holds.
         if _list_key(intent) not in self._failures:
             self._not_before.pop(_list_key(intent), None)  # list soon, to verify the result

@@ -105,7 +105,7 @@ class Scaler:
         event = EventRecord("cluster.scaled", why, cluster=cluster.name, state="out")
         # The counter of names and the machines are one commit: after a crash no name is given to two
         # machines.
-        return Plan((cluster.asked_for(more), *new), events=(event,), why=why)
+        return Plan((cluster.with_requested(more), *new), events=(event,), why=why)
 
     def _cached_estimate(self, view: View, group: MachineGroup, most: int, now: Instant) -> ScaleEstimate:
         """The estimate, simulated at most once per check.
@@ -196,7 +196,7 @@ def _shrink_plan(group: MachineGroup, removed: list[Machine], reason: str, now: 
     why = f"{head}: {reason}; it keeps {left}, its least is {group.minimum_nodes}"
     event = EventRecord("cluster.scaled", why, cluster=group.cluster.name, state="in")
     return Plan(
-        tuple(machine.turned(MachineEvent.NO_LONGER_DESIRED, now.ms, reason) for machine in removed),
+        tuple(machine.after_event(MachineEvent.NO_LONGER_DESIRED, now.ms, reason) for machine in removed),
         events=(event,),
         why=why,
     )

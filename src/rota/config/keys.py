@@ -127,12 +127,12 @@ def _line_of(path: str | None, key: str) -> int | None:
     section = ""
     lines: dict[str, int] = {}
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
-        words = line.strip()
-        if words.startswith("["):
-            section = words.partition("]")[0].strip("[ ")
+        text = line.strip()
+        if text.startswith("["):
+            section = text.partition("]")[0].strip("[ ")
             lines.setdefault(section, number)
-        elif not words.startswith("#"):
-            name = words.partition("=")[0].strip().strip("\"'")
+        elif not text.startswith("#"):
+            name = text.partition("=")[0].strip().strip("\"'")
             lines.setdefault(f"{section}.{name}" if section else name, number)
     name = key.strip("[]")
     return lines.get(name) or lines.get(name.rpartition(".")[0])

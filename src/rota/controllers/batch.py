@@ -76,7 +76,7 @@ WAKES: Wakes = {
     TaskBlock: lambda block: (block.job,),
     StatusBlock: lambda block: (f"{block.job}/{block.block}",),
     RecoveryAnswers: lambda answers: {
-        f"{answers.id}/{index // BLOCK_TASKS}": None for index in answers.words
+        f"{answers.id}/{index // BLOCK_TASKS}": None for index in answers.decisions
     },
 }
 
@@ -293,10 +293,10 @@ def _count_fault(
 def _decide_retry(spec: JobSpec, draft: Draft[TaskBlock], index: int, end: AttemptEnd) -> RetryOutcome:
     """Outcome of an ended attempt. A scaled-down task is retried once the job is scaled up again."""
     position = index % BLOCK_TASKS
-    failures, wanted = int(draft["failures"][position]), bool(draft["state"][position] == _WANTED)
+    failures, is_wanted = int(draft["failures"][position]), bool(draft["state"][position] == _WANTED)
     # An at-most-once task has no next attempt that a later scale-up could place: it ends as canceled.
-    wanted &= not (spec.is_scaled_down(index) and spec.run is RunMode.AT_MOST_ONCE)
-    return (decide_restart if spec.is_service else decide_retry)(spec, end, failures, wanted)
+    is_wanted &= not (spec.is_scaled_down(index) and spec.run is RunMode.AT_MOST_ONCE)
+    return (decide_restart if spec.is_service else decide_retry)(spec, end, failures, is_wanted)
 
 
 def _apply_outcome(

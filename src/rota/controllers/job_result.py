@@ -61,8 +61,8 @@ def _sentence(job: JobView, state: JobState, bad: list[int]) -> str:
     if state is JobState.CANCELED and not by_user and (failed := cluster_failure(job)) is not None:
         return failed  # takes precedence over failures of its tasks
     if not bad:
-        whole = job.intent is not None and (by_user or not job.tasks)  # or no task ever started
-        reason = job.intent.reason if job.intent is not None and whole else _canceled_task_reason(job)
+        is_of_job = job.intent is not None and (by_user or not job.tasks)  # or no task ever started
+        reason = job.intent.reason if job.intent is not None and is_of_job else _canceled_task_reason(job)
         return reason or "canceled by its user"
     first = describe_task_end(job, bad[0])
     if job.spec.count == 1:

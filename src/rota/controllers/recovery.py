@@ -108,12 +108,12 @@ def _takeover_at_ms(view: View, spec: JobSpec, loss: Loss) -> int | None:
 def _with_notice(loss: Loss, now: Instant) -> Loss:
     # Repeated for as long as the loss stands: an event may have been lost with a crash of the
     # controller after it was acknowledged.
-    due = loss.times == 0 or now.ms >= next_notice_at_ms(loss.told_ms, loss.times)
+    due = loss.times == 0 or now.ms >= next_notice_at_ms(loss.notified_ms, loss.times)
     return Loss(loss.attempt, loss.since_ms, now.ms, loss.times + 1) if due else loss
 
 
 def _wake_at_ms(view: View, spec: JobSpec, losses: dict[int, Loss], now: Instant) -> int | None:
-    times = [next_notice_at_ms(loss.told_ms, loss.times) for loss in losses.values()]
+    times = [next_notice_at_ms(loss.notified_ms, loss.times) for loss in losses.values()]
     if spec.when_no_controller is WhenControllerAbsent.SCHEDULER:
         # A connected controller may disconnect at any time; the scheduler would take over no earlier than
         # this.

@@ -25,19 +25,19 @@ _FAULT_BACKOFF = Retry(
 _OWN_ENDS = (AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.TIMED_OUT)
 
 
-def decide_retry(spec: JobSpec, end: AttemptEnd, failures: int, wanted: bool) -> RetryOutcome:
+def decide_retry(spec: JobSpec, end: AttemptEnd, failures: int, is_wanted: bool) -> RetryOutcome:
     """Losses follow the recovery policy; system jobs restart on any exit, with backoff."""
-    if wanted and end.is_loss:
+    if is_wanted and end.is_loss:
         return RetryOutcome(_after_loss(spec, end))
-    if spec.kind is JobKind.SYSTEM and wanted and end.state in _OWN_ENDS:
+    if spec.kind is JobKind.SYSTEM and is_wanted and end.state in _OWN_ENDS:
         return RetryOutcome(TaskEvent.RETRY, counts_as_retry=True)
-    return _decide_without_loss(spec, end, failures, wanted)
+    return _decide_without_loss(spec, end, failures, is_wanted)
 
 
-def decide_restart(spec: JobSpec, end: AttemptEnd, failures: int, wanted: bool) -> RetryOutcome:
+def decide_restart(spec: JobSpec, end: AttemptEnd, failures: int, is_wanted: bool) -> RetryOutcome:
     """Services restart on any exit, for ever: only a cancellation ends them."""
     del spec, failures
-    if not wanted:
+    if not is_wanted:
         return RetryOutcome(TaskEvent.STOPPED)
     match end.state:
         case AttemptState.SUCCEEDED | AttemptState.FAILED | AttemptState.TIMED_OUT:
@@ -49,9 +49,10 @@ def decide_restart(spec: JobSpec, end: AttemptEnd, failures: int, wanted: bool) 
             raise AssertionError(f"{end.state.name} is not the end of a try")
 
 
-def _decide_without_loss(spec: JobSpec, end: AttemptEnd, failures: int, wanted: bool) -> RetryOutcome:
+def _decide_without_loss(spec: JobSpec, end: AttemptEnd, failures: int, is_wanted: bool) -> RetryOutcome:
     """A failure of the task itself costs a retry; a fault of the cluster costs a backoff at most."""
-    may_retry = wanted and spec.run is not RunMode.AT_MOST_ONCE  # an at-most-once task is never started again
+    # An at-most-once task is never started again.
+    may_retry = is_wanted and spec.run is not RunMode.AT_MOST_ONCE
     match end.state:
         case AttemptState.SUCCEEDED:
             return RetryOutcome(TaskEvent.SUCCEEDED)
@@ -65,11 +66,11 @@ def _decide_without_loss(spec: JobSpec, end: AttemptEnd, failures: int, wanted: 
             return RetryOutcome(
                 # A desired at-most-once task that was preempted is lost, not canceled:
                 # no user asked for its end.
-                TaskEvent.RETRY if may_retry else TaskEvent.NODE_LOST if wanted else TaskEvent.STOPPED
+                TaskEvent.RETRY if may_retry else TaskEvent.NODE_LOST if is_wanted else TaskEvent.STOPPED
             )
         case AttemptState.LOST:  # no longer desired: a desired one is a loss
             return RetryOutcome(TaskEvent.NODE_LOST)
-        case _ if end.state in NOT_STARTED and not wanted:
+        case _ if end.state in NOT_STARTED and not is_wanted:
             return RetryOutcome(TaskEvent.STOPPED)
         case _:
             raise AssertionError(f"{end.state.name} is not the end of a try")

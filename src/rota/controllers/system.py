@@ -21,7 +21,7 @@ _REASON = "its node was deleted"
 
 WAKES: Wakes = {
     NodeIntent: lambda _: (_NODES_KEY,),  # the last record written when a node is deleted
-    Machine: lambda record: (_NODES_KEY,) if record.goes else (),
+    Machine: lambda record: (_NODES_KEY,) if record.is_being_removed else (),
     # A task may become pending again after its node was deleted: its job resumes, or its loss is resolved.
     JobStatus: lambda status: (status.id,) if status.state is JobState.ACTIVE else (),
     TaskBlock: lambda block: (block.job,),

@@ -45,14 +45,14 @@ def cancel_tasks(job: JobView) -> Plan | None:
     """Cancel some of its tasks; the others continue. None: there are none to cancel."""
     if job.intent is None or not job.intent.cancel_tasks:
         return None
-    wanted = [index for index in sorted(job.intent.cancel_tasks) if _is_wanted(job, index)]
-    if not wanted:
+    indices = [index for index in sorted(job.intent.cancel_tasks) if _is_wanted(job, index)]
+    if not indices:
         return None
     by_block: dict[int, list[int]] = {}
-    for index in wanted:
+    for index in indices:
         by_block.setdefault(index // BLOCK_TASKS, []).append(index % BLOCK_TASKS)
-    ranges = Ranges(wanted)
-    why = f"task{'s' if len(wanted) > 1 else ''} {ranges} of job {job.spec.id} canceled"
+    ranges = Ranges(indices)
+    why = f"task{'s' if len(indices) > 1 else ''} {ranges} of job {job.spec.id} canceled"
     event = EventRecord("task.canceling", why, job=job.spec.id, indices=tuple(ranges.pairs))
     blocks = [_cancel_block(job, block, positions) for block, positions in by_block.items()]
     return Plan(tuple(blocks), events=(event,), why=why)

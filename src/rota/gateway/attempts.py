@@ -34,7 +34,7 @@ class RemoteAttemptTracker:
         names, self._unsent = list(self._unsent), {}
         # Together with the swap, without an await: a report that comes later sets the event again.
         self.changed.clear()
-        ended = [name for name in names if self._reports[name].said >= REPORTED_FIRST_END]
+        ended = [name for name in names if self._reports[name].state >= REPORTED_FIRST_END]
         if ended:
             self._sent[n] = ended
         jobs: dict[JobId, JobReports] = {}

@@ -43,10 +43,10 @@ class Gateway:
             while True:
                 # Before the read: a change during it sets the event again and is seen in the next round.
                 self._changed.clear()
-                wanted = await self._engine.read(registration.registered)
+                registered = await self._engine.read(registration.registered)
                 # Ordering: the proxy of an earlier registration ends before the new one starts.
-                await self._drop_unregistered(wanted)
-                for node, dialled in wanted.items():
+                await self._drop_unregistered(registered)
+                for node, dialled in registered.items():
                     if node not in self._dialled:
                         worker = Worker(dialled.address, self._trusted)
                         task = tasks.create_task(self._serve_worker(node, dialled, worker))
@@ -58,9 +58,9 @@ class Gateway:
         dialled = self._dialled.get(node)
         return dialled is None or await dialled.worker.is_reachable(WORKER_START_PROBE_MS / 1000)
 
-    async def _drop_unregistered(self, wanted: dict[NodeId, Dialled]) -> None:
+    async def _drop_unregistered(self, registered: dict[NodeId, Dialled]) -> None:
         """End the proxy nodes of workers that deregistered, or registered again with another id."""
-        dropped = [node for node, running in self._dialled.items() if wanted.get(node) != running.dialled]
+        dropped = [node for node, running in self._dialled.items() if registered.get(node) != running.dialled]
         tasks = [self._dialled.pop(node).task for node in dropped]
         for task in tasks:
             task.cancel()

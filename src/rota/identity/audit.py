@@ -115,9 +115,9 @@ class AuditLog:
     def _append(self, line: bytes) -> None:
         descriptor = self._rotated(self._current_file(), len(line))
         # After a torn line start a new one, so that a full disk damages one line and not two.
-        whole = b"\n" + line if self._torn else line
-        written = os.write(descriptor, whole)
-        if written == len(whole):
+        data = b"\n" + line if self._torn else line
+        written = os.write(descriptor, data)
+        if written == len(data):
             self._torn = False
             return
         self._torn = True

@@ -139,7 +139,7 @@ class Vault:
         if any(watcher.id == watcher_id and watcher.ca != ca for watcher in self.list_watchers()):
             with self._changing() as change:
                 change.watchers = [
-                    one.signed_by(ca) if one.id == watcher_id else one for one in change.watchers
+                    known.signed_by(ca) if known.id == watcher_id else known for known in change.watchers
                 ]
 
     def list_watchers(self) -> tuple[JoinedWatcher, ...]:

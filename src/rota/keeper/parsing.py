@@ -12,9 +12,9 @@ class Malformed(ValueError):
     """An order that cannot be parsed; the text says which field, and what would be accepted."""
 
 
-def expect(value: object, field: str, kind: type, wanted: str) -> Any:
+def expect(value: object, field: str, kind: type, expected: str) -> Any:
     if not isinstance(value, kind):
-        raise Malformed(f"{field}: want {wanted}")
+        raise Malformed(f"{field}: want {expected}")
     return value
 
 

@@ -83,7 +83,7 @@ class ClusterIntent(msgspec.Struct, frozen=True, omit_defaults=True):
             return copied
         return msgspec.structs.replace(copied, drain=True, end=True, nodes=None, min_nodes=0)
 
-    def pause_ms(self, failures: int) -> int:
+    def backoff_ms(self, failures: int) -> int:
         """The backoff of its provider after this many failures in a row."""
         # The shift is bounded: failures are counted without limit.
         return min(round(self.pause_seconds * 1000) << min(failures, 16), PROVIDER_PAUSE_LAST_MS)
@@ -110,7 +110,9 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     copies: int = 0  # clusters ever created like it: their numbers are never reused
     copied_ms: int = 0  # cluster time at which the last of them was requested
     found: dict[str, str] | None = None  # labels declared by its last machine; None: none has joined yet
-    said: str | None = None  # the provider's text for `reason`; it may contain secrets
+    provider_message: str | None = msgspec.field(
+        default=None, name="said"
+    )  # for `reason`; may contain secrets
 
     @property
     def key(self) -> Key:
@@ -121,35 +123,35 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.state in (ClusterState.READY, ClusterState.RESIZING)
 
     @property
-    def standing(self) -> str:
+    def state_text(self) -> str:
         """The state as the end of a sentence."""
         return "has failed" if self.state is ClusterState.FAILED else f"is {self.state}"
 
     @property
-    def is_to_come(self) -> bool:
+    def may_take_jobs_later(self) -> bool:
         """Whether it may take jobs later without a request."""
         return self.state in (ClusterState.REQUESTED, ClusterState.PROVISIONING, ClusterState.UNAVAILABLE)
 
-    def gave(self, machine: str) -> bool:
+    def has_requested(self, machine: str) -> bool:
         """Whether it ever requested a machine of that name."""
         # Cut to a bounded length before it is parsed: the text comes from a provider.
         number = machine.removeprefix(f"{self.name}-")[:_NUMBER_DIGITS_MAX]
         is_number = number.isascii() and number.isdecimal() and machine == f"{self.name}-{int(number)}"
         return is_number and 0 < int(number) <= self.made
 
-    def turned(self, event: ClusterEvent, now_ms: int) -> Self:
+    def after_event(self, event: ClusterEvent, now_ms: int) -> Self:
         return msgspec.structs.replace(self, state=step(CLUSTER, self.state, event), since_ms=now_ms)
 
-    def because(self, reason: str | None) -> Self:
-        return msgspec.structs.replace(self, reason=reason, said=None)
+    def with_reason(self, reason: str | None) -> Self:
+        return msgspec.structs.replace(self, reason=reason, provider_message=None)
 
-    def quoting(self, said: str) -> Self:
-        return msgspec.structs.replace(self, said=said)
+    def with_provider_message(self, message: str) -> Self:
+        return msgspec.structs.replace(self, provider_message=message)
 
-    def asked_for(self, more: int) -> Self:
+    def with_requested(self, more: int) -> Self:
         return msgspec.structs.replace(self, made=self.made + more)
 
-    def failed(self, pause_ms: int, now_ms: int, reason: str, asked_ms: int) -> Self:
+    def after_failure(self, backoff_ms: int, now_ms: int, reason: str, asked_ms: int) -> Self:
         """Record a failure of its provider and start a backoff.
 
         A machine requested before the last backoff belongs to the failure that was counted then.
@@ -157,13 +159,13 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         # Machines of one step fail one after the other: counted singly, a large step would
         # use up all tries of its provider.
         if asked_ms < self.paused_until_ms:
-            return self.because(reason)
-        until_ms = now_ms + pause_ms
+            return self.with_reason(reason)
+        until_ms = now_ms + backoff_ms
         return msgspec.structs.replace(
-            self, failures=self.failures + 1, paused_until_ms=until_ms, reason=reason, said=None
+            self, failures=self.failures + 1, paused_until_ms=until_ms, reason=reason, provider_message=None
         )
 
-    def another(self, now_ms: int) -> "tuple[ClusterRecord, ClusterRecord]":
+    def with_copy(self, now_ms: int) -> "tuple[ClusterRecord, ClusterRecord]":
         """This record with one more copy counted, and the record of that copy."""
         number = self.copies + 1
         name, like = f"{self.name}.{number + 1}", self.name
@@ -172,13 +174,13 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         made = ClusterRecord(name, ClusterState.REQUESTED, since_ms=now_ms, like=like, found=self.found)
         return msgspec.structs.replace(self, copies=number, copied_ms=now_ms), made
 
-    def closed(self) -> Self:
+    def with_closing(self) -> Self:
         return msgspec.structs.replace(self, closing=True)
 
-    def joined_by(self, labels: dict[str, str]) -> Self:
+    def with_joined_machine(self, labels: dict[str, str]) -> Self:
         """Record that a machine of its provider joined, with these labels: failures are reset."""
         return msgspec.structs.replace(
-            self, failures=0, paused_until_ms=0, reason=None, said=None, found=labels
+            self, failures=0, paused_until_ms=0, reason=None, provider_message=None, found=labels
         )
 
 
@@ -209,35 +211,35 @@ class Machine(msgspec.Struct, frozen=True, omit_defaults=True):
         return Key(f"machine/{self.name}")
 
     @property
-    def goes(self) -> bool:
+    def is_being_removed(self) -> bool:
         """Whether it is being removed: its node takes no new tasks."""
         return self.state in (MachineState.DRAINING, MachineState.LEAVING)
 
     @property
-    def comes(self) -> bool:
+    def is_being_created(self) -> bool:
         return self.state in (MachineState.WANTED, MachineState.CREATED)
 
-    def turned(self, event: MachineEvent, now_ms: int, reason: str | None = None) -> Self:
+    def after_event(self, event: MachineEvent, now_ms: int, reason: str | None = None) -> Self:
         state = step(MACHINE_STEPS, self.state, event)
         return msgspec.structs.replace(self, state=state, since_ms=now_ms, reason=reason or self.reason)
 
-    def asked_at(self, place: str, now_ms: int) -> Self:
+    def with_provider_call(self, place: str, now_ms: int) -> Self:
         """Record the call of the provider: the time to join counts from now."""
         return msgspec.structs.replace(self, place=place, since_ms=now_ms)
 
-    def kept(self, reason: str) -> Self:
+    def with_stuck(self, reason: str) -> Self:
         return msgspec.structs.replace(self, stuck=reason)
 
-    def beside(self, extra: int) -> Self:
+    def with_extra(self, extra: int) -> Self:
         """Record further machines of the same name."""
         return msgspec.structs.replace(self, extra=extra)
 
-    def known_as(self, node: NodeId) -> Self:
+    def with_node(self, node: NodeId) -> Self:
         """Record the node that it became, before that node is ready."""
         return msgspec.structs.replace(self, node=node)
 
-    def became(self, node: NodeId, now_ms: int) -> Self:
-        return msgspec.structs.replace(self.turned(MachineEvent.JOINED, now_ms), node=node)
+    def joined_as(self, node: NodeId, now_ms: int) -> Self:
+        return msgspec.structs.replace(self.after_event(MachineEvent.JOINED, now_ms), node=node)
 
 
 class ClusterFit(NamedTuple):

@@ -43,7 +43,7 @@ class AttemptReport(msgspec.Struct, frozen=True, gc=False):
 
     index: int
     attempt: int
-    said: int
+    state: int  # a ReportedState, or one that only a newer version knows
     exit_code: int = -1
     signal: int = 0
     started_at_ms: int = 0
@@ -112,7 +112,7 @@ class NodeReport(msgspec.Struct, frozen=True):
     """What changed on a node since its previous message."""
 
     n: int
-    claims: list[JobReports]
+    reports: list[JobReports]
     load: NodeLoad | None = None
 
 

@@ -70,26 +70,26 @@ class Loss(msgspec.Struct, frozen=True, array_like=True):
 
     attempt: int
     since_ms: int  # cluster time
-    told_ms: int  # cluster time of the last notification
+    notified_ms: int  # cluster time of the last notification
     times: int = 1  # number of notifications
 
 
-def next_notice_at_ms(told_ms: int, times: int) -> int:
+def next_notice_at_ms(notified_ms: int, times: int) -> int:
     """When an unanswered notification is repeated: the backoff doubles, up to a bound."""
     backoff_ms: int = min(TOLD_AGAIN_LAST_MS, TOLD_AGAIN_FIRST_MS * 2 ** min(times - 1, 16))
-    return told_ms + backoff_ms
+    return notified_ms + backoff_ms
 
 
 class RecoveryAnswer(msgspec.Struct, frozen=True, array_like=True):
     attempt: int
-    word: RecoveryDecision
+    decision: RecoveryDecision
 
 
 class RecoveryAnswers(msgspec.Struct, frozen=True):
     """Decisions of a job's recovery controller, the last one for each task. Written by apiserver."""
 
     id: JobId
-    words: dict[int, RecoveryAnswer]  # by index
+    decisions: dict[int, RecoveryAnswer] = msgspec.field(name="words")  # by index
 
     @property
     def key(self) -> Key:
@@ -97,5 +97,5 @@ class RecoveryAnswers(msgspec.Struct, frozen=True):
 
     def on(self, index: int, attempt: int) -> RecoveryDecision | None:
         """The decision about an attempt, if there is one."""
-        answer = self.words.get(index)
-        return None if answer is None or answer.attempt != attempt else answer.word
+        answer = self.decisions.get(index)
+        return None if answer is None or answer.attempt != attempt else answer.decision

@@ -31,7 +31,7 @@ class ResultRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     def size(self) -> int:
         return len(self.results) + len(self.failure or "")
 
-    def says(self, other: "ResultRecord") -> bool:
+    def has_same_content(self, other: "ResultRecord") -> bool:
         """Whether both have the same content."""
         return (self.results, self.failure) == (other.results, other.failure)
 

@@ -22,7 +22,7 @@ def could_provision(cluster: ClusterRecord, wish: ClusterIntent, spec: JobSpec) 
     # `conditions` adds what the job implies, such as a container runtime. Before the first machine has joined
     # that is unknown, and a cluster that may serve the job must get the chance to create one.
     conditions = spec.where if cluster.found is None else spec.conditions
-    return has_enough(wish.capacity, spec.needs) and all(one.holds(labels) for one in conditions)
+    return has_enough(wish.capacity, spec.needs) and all(condition.holds(labels) for condition in conditions)
 
 
 def has_enough(capacity: dict[str, int], needs: dict[str, int]) -> bool:

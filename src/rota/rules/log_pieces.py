@@ -13,14 +13,14 @@ def joined(pieces: Iterable[LogPiece], most_bytes: int) -> list[LogPiece]:
     for piece in pieces:
         apart = piece.missing or piece.rest or size + len(piece.data) > most_bytes
         if together and (apart or piece.offset != together[-1].offset + len(together[-1].data)):
-            found.append(_one(together))
+            found.append(_merge(together))
             together, size = [], 0
         together.append(piece)
         size += len(piece.data)
-    return [*found, _one(together)] if together else found
+    return [*found, _merge(together)] if together else found
 
 
-def _one(pieces: list[LogPiece]) -> LogPiece:
+def _merge(pieces: list[LogPiece]) -> LogPiece:
     if len(pieces) == 1:
         return pieces[0]
     marks: list[tuple[int, int]] = []

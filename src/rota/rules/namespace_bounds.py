@@ -109,12 +109,12 @@ def _refuse_more(
     view: View, bounds: NamespaceBounds, namespace: str, more: NamespaceUsage, also: NamespaceUsage
 ) -> None:
     usage = view.usage.usage.get(namespace, NOTHING)
-    for what, most, current, wanted in (
+    for what, most, current, added in (
         ("unfinished jobs", bounds.jobs, usage.jobs + also.jobs, more.jobs),
         ("unfinished tasks", bounds.tasks, usage.tasks + also.tasks, more.tasks),
         ("bytes of jobs", bounds.stored_bytes, usage.stored_bytes + also.stored_bytes, more.stored_bytes),
     ):
-        if most is not None and wanted > 0 and current + wanted > most:
-            problem = f"namespace {namespace} may have {most} {what}: it has {current}, and {wanted} come"
+        if most is not None and added > 0 and current + added > most:
+            problem = f"namespace {namespace} may have {most} {what}: it has {current}, and {added} come"
             until = "have been deleted or have expired" if what == "bytes of jobs" else "have ended"
             raise QueueFull(problem, hint=f"wait until some {until}, or {_ASK}")

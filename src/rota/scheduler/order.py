@@ -201,8 +201,8 @@ def _count_accepted_in_block(job: JobView, block: int) -> int:
         phase in (_CANCELED, _STOPPING)
         and state not in _UNACCEPTED
         and placed == reported
-        and served == wanted
-        for phase, state, (placed, reported), (served, wanted) in rows
+        and served == desired
+        for phase, state, (placed, reported), (served, desired) in rows
     )
 
 
@@ -226,25 +226,25 @@ def count_startable(job: JobView, shares: FairShares, now: Instant) -> int:
     round has placed it.
     """
     moved = len(job.move_waits_end_ms(now.ms))
-    wanted = job.task_counts.pending - moved
+    startable = job.task_counts.pending - moved
     if job.spec.parallel is not None:
-        wanted = min(wanted, job.spec.parallel - job.task_counts.live - moved)
-    return _within_quota(job, shares, wanted)
+        startable = min(startable, job.spec.parallel - job.task_counts.live - moved)
+    return _within_quota(job, shares, startable)
 
 
-def count_movable(job: JobView, shares: FairShares, wanted: int, placed: int) -> int:
-    """How many of `wanted` moved tasks may start, after this round has placed `placed` others of them.
+def count_movable(job: JobView, shares: FairShares, count: int, placed: int) -> int:
+    """How many of `count` moved tasks may start, after this round has placed `placed` others of them.
 
     `parallel` may have been lowered below the number of moved tasks.
     """
     if job.spec.parallel is not None:
-        wanted = min(wanted, job.spec.parallel - job.task_counts.live - placed)
-    return _within_quota(job, shares, wanted)
+        count = min(count, job.spec.parallel - job.task_counts.live - placed)
+    return _within_quota(job, shares, count)
 
 
-def _within_quota(job: JobView, shares: FairShares, wanted: int) -> int:
+def _within_quota(job: JobView, shares: FairShares, count: int) -> int:
     quota = shares.quota_left(job.spec)
     # A part of a gang cannot start, so a quota that allows a part allows nothing.
-    if quota is not None and quota < wanted and job.spec.gang:
+    if quota is not None and quota < count and job.spec.gang:
         return 0
-    return wanted if quota is None else min(wanted, quota)
+    return count if quota is None else min(count, quota)

@@ -269,13 +269,13 @@ class Round:
             job = self._view.jobs[name]
             placed = 0
             for indices, barred in due_groups(self._view, job, self._now):
-                wanted = count_movable(job, self._shares, len(indices), placed)
-                if wanted <= 0:
+                movable = count_movable(job, self._shares, len(indices), placed)
+                if movable <= 0:
                     break
                 held_back = self._reserved_amounts(job)
                 self._reserve_nominated(-1, job)  # its placement uses its own nominations
                 self._adjust_free(held_back, -1)
-                found = self._placer.place(job, wanted, barred)
+                found = self._placer.place(job, movable, barred)
                 self._adjust_free(held_back, 1)
                 self._record_placement(job, indices, found)
                 placed += len(found.assigned)
@@ -287,15 +287,15 @@ class Round:
         """Try to place one job. Returns whether the next job of its queue may succeed."""
         if job.verdict is not None or self._is_known_repelled(job, queue):
             return True
-        wanted = count_startable(job, self._shares, self._now)
-        if wanted <= 0:
+        startable = count_startable(job, self._shares, self._now)
+        if startable <= 0:
             self._queue.block_by_quota(self._view, queue)
             return False
         held_back = self._reserved_amounts(job)
         refused = refusing_slots(self._view, job, self._now)
         most = self._tasks_to_try(job)
-        ready = job.ready(self._now.ms, min(wanted, most))
-        self._some_back_off |= len(ready) < min(wanted, most)
+        ready = job.ready(self._now.ms, min(startable, most))
+        self._some_back_off |= len(ready) < min(startable, most)
         self._reserve_nominated(-1, job)
         self._adjust_free(held_back, -1)
         # The job sees its own nominations as free, and the reservation of the head of line as used. Both are
@@ -303,13 +303,13 @@ class Round:
         pinned = self._place_tasks(job, ready, refused)
         ready, found = pinned.indices, pinned.assignments
         self._adjust_free(held_back, 1)
-        if len(found.assigned) < wanted and must_start_now(job):
+        if len(found.assigned) < startable and must_start_now(job):
             self._reject(job, queue, found)
             return True
         self._record_placement(job, ready, found)
         self._reserve_nominated(1, job)
         if len(found.assigned) == len(ready):
-            return self._may_continue_queue(job, queue, truncated=len(ready) == most < wanted)
+            return self._may_continue_queue(job, queue, truncated=len(ready) == most < startable)
         # Lookahead tasks start unasked: they might take what is reserved or nominated for other jobs.
         nominated = [
             nomination.slot for nominations in self._cache.nominated.values() for nomination in nominations

@@ -84,7 +84,7 @@ def _plan_scaling(
         machines = [machine for machine in copy.machines.values() if machine.cluster == name]
         has, coming = (
             sum(1 + machine.extra for machine in machines),
-            sum(machine.comes for machine in machines),
+            sum(machine.is_being_created for machine in machines),
         )
         estimate = estimate_scale(copy, intent, coming, intent.max_nodes - has, now, settings=settings)
         if estimate.nodes:

@@ -37,13 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _replay(options)
         if options.seeds is not None:
             return _many(options)
-        return _one(options)
+        return _run_one(options)
     except (Rejected, InvariantBroken, OSError) as error:
         print(f"rota.sim: {error}", file=sys.stderr)
         return 2 if isinstance(error, Rejected | OSError) else 1
 
 
-def _one(options: argparse.Namespace) -> int:
+def _run_one(options: argparse.Namespace) -> int:
     case = _kept(_drawn(options)(options.seed), options.faults_kept, options.jobs_kept)
     found = run(case)
     if options.trace:
@@ -93,7 +93,7 @@ def _many(options: argparse.Namespace) -> int:
     spent = f"{virtual_ms / 3_600_000:,.0f} hours of cluster time in {time.perf_counter() - began:,.0f} s"
     verdict = f"{len(broken)} violated an invariant" if broken else "every invariant held"
     print(f"{done:,} seeds, {spent}: {verdict}")
-    for found in sorted(broken, key=lambda one: one.scenario.seed)[:MOST_FAILURES]:
+    for found in sorted(broken, key=lambda finding: finding.scenario.seed)[:MOST_FAILURES]:
         print(f"\n{failure(found, shrink(found))}")
     return 1 if broken else 0
 
@@ -162,7 +162,7 @@ def _compare(options: argparse.Namespace, workload: Workload, elastic: Elastic) 
         "elastic": replay(workload, settings),
         "fixed": replay(workload._replace(cluster=None), settings),
     }
-    runs = {name: SizedRun(one.rows, one.spans) for name, one in done.items()}
+    runs = {name: SizedRun(result.rows, result.spans) for name, result in done.items()}
     cpu_milli = elastic.capacity["cpu"]
     most = [max(run.nodes) for run in sizes(runs, cpu_milli).values()]
     more = {
@@ -171,7 +171,9 @@ def _compare(options: argparse.Namespace, workload: Workload, elastic: Elastic) 
         "nodes, at the most": [f"{nodes:,.0f}" for nodes in most],
     }
     print(f"{workload.name}: {elastic.least:,} to {elastic.most:,} nodes, seed {options.seed}")
-    print(table({name: figures(one.rows, workload.cpu_milli) for name, one in done.items()}, more), end="")
+    print(
+        table({name: figures(result.rows, workload.cpu_milli) for name, result in done.items()}, more), end=""
+    )
     _print_cost(done["elastic"])
     if options.plot:
         _write(options.plot, sizes_over_time(workload.name, sizes(runs, cpu_milli)))
@@ -203,14 +205,18 @@ def _parser() -> argparse.ArgumentParser:
     add("--faults-kept", type=_numbers, metavar="N,N", help="with --seed: only these, by index; default: all")
     add("--jobs-kept", type=_numbers, metavar="N,N", help="with --seed: only these, by index; default: all")
     add("--seeds", type=_range, metavar="FIRST-LAST", help="run many seeds; LAST is not included")
-    add("--processes", type=_whole, help="with --seeds; default: one per core")
+    add("--processes", type=_whole_number, help="with --seeds; default: one per core")
     add("--workload", metavar="FILE", help="a .toml file, or a trace: .swf, or openb's .csv")
-    add("--nodes", type=_whole, help="instead of the number in the workload")
-    add("--node-cpus", type=_whole, help="with a trace: cores per node; jobs that need more become gangs")
+    add("--nodes", type=_whole_number, help="instead of the number in the workload")
+    add(
+        "--node-cpus",
+        type=_whole_number,
+        help="with a trace: cores per node; jobs that need more become gangs",
+    )
     add("--elastic", type=_sizes, metavar="MIN-MAX", help="create and remove nodes as the work needs")
     add("--make", type=_seconds, metavar="SECONDS", help="until a requested node joins")
     add("--idle", type=_seconds, metavar="SECONDS", help="after which an idle node is removed")
-    add("--servers", type=_whole, default=1, help="number of servers, which share one store")
+    add("--servers", type=_whole_number, default=1, help="number of servers, which share one store")
     add("--hours", type=_hours, default=24.0, help="in which jobs arrive; all of them run to their end")
     add("--first-come", action="store_true", help="strict queue order, without backfill")
     add("--faults", action="store_true", help="inject faults during the workload")
@@ -218,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _whole(text: str) -> int:
+def _whole_number(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)

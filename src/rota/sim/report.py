@@ -83,7 +83,7 @@ BRANCHES = (
 STEPS = tuple(
     f"attempt: {before.name.lower()} to {after.name.lower()}"
     for before, after in dict.fromkeys(
-        (AttemptState(one[0]), AttemptState(end)) for one, end in ATTEMPT.items()
+        (AttemptState(state), AttemptState(end)) for (state, _), end in ATTEMPT.items()
     )
 )
 
@@ -101,14 +101,14 @@ def batch_table(counts: Counter[str], seeds: int) -> str:
 
 def failure(found: Finding, shrunk: Finding) -> str:
     """Describe a violation: the smallest case, the relevant trace, and a command that reproduces it."""
-    case, whole = shrunk.scenario, found.scenario
+    case, original = shrunk.scenario, found.scenario
     jobs, faults = _count(case.arrivals, "job"), _count(case.faults, "fault")
-    kept = f"--jobs-kept {_indices(case.arrivals, whole.arrivals)}"
-    kept += f" --faults-kept {_indices(case.faults, whole.faults)}"
+    kept = f"--jobs-kept {_indices(case.arrivals, original.arrivals)}"
+    kept += f" --faults-kept {_indices(case.faults, original.faults)}"
     memory = " --memory" if case.size.forgets else ""
     lines = [
         f"seed {case.seed}: {found.broken}",
-        f"the shortest case found: {jobs} of {len(whole.arrivals)}, {faults} of {len(whole.faults)}",
+        f"the shortest case found: {jobs} of {len(original.arrivals)}, {faults} of {len(original.faults)}",
         *[f"  fault at {fault}" for fault in case.faults],
         "",
         *relevant_trace(shrunk),

@@ -33,7 +33,7 @@ class TailStore:
         self._sizes: OrderedDict[str, int] = OrderedDict()  # by file, the one written longest ago first
         self._total_bytes = 0
         # Files known to end with a complete record; a crash may have torn others.
-        self._whole: set[JobId] = set()
+        self._complete: set[JobId] = set()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = sorted((entry.stat().st_mtime_ns, entry.name) for entry in os.scandir(directory))
         for _, name in found:
@@ -75,7 +75,7 @@ class TailStore:
         with self._lock:
             self._live.pop(job, None)
             self._unwritten.pop(job, None)
-            self._whole.discard(job)
+            self._complete.discard(job)
             self._drop(job)
             self._drop(f"{job}.live")
 
@@ -112,9 +112,9 @@ class TailStore:
         path = self._directory / job
         # After a crash the file may end in a torn record.
         # Appending after it would make all later ones unreadable.
-        if job not in self._whole and path.exists():
+        if job not in self._complete and path.exists():
             os.truncate(path, sum(len(_record(key, tail)) for key, tail in _records(path)))
-        self._whole.add(job)
+        self._complete.add(job)
         with path.open("ab") as file:
             file.write(records)
         self._record_size(job)

@@ -60,10 +60,10 @@ def hello(node: str, inventory: list[JobReports] | None = None, **fields: Any) -
     return Hello(**(plain | {"inventory": inventory or []} | fields))
 
 
-def claims(job: int, said: ReportedState, *pairs: tuple[int, int], **fields: Any) -> JobReports:
+def job_reports(job: int, state: ReportedState, *pairs: tuple[int, int], **fields: Any) -> JobReports:
     """Reports with the same state on several attempts of a job, each given as (index, attempt)."""
     return JobReports(
-        JobId(str(job)), [AttemptReport(index, attempt, said, **fields) for index, attempt in pairs]
+        JobId(str(job)), [AttemptReport(index, attempt, state, **fields) for index, attempt in pairs]
     )
 
 

@@ -242,7 +242,7 @@ class LocalCluster:
     def rota(self, *arguments: str | bytes, **variables: str) -> CommandResult:
         """Run `rota` with these arguments to its end."""
         done = subprocess.run(
-            self._line(*arguments),
+            self._command(*arguments),
             env=self.environment | variables,
             cwd=self.directory,
             stdin=subprocess.DEVNULL,
@@ -255,7 +255,7 @@ class LocalCluster:
     def start_rota(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start `rota` with these arguments; stdout and stderr are pipes."""
         process = subprocess.Popen(
-            self._line(*arguments),
+            self._command(*arguments),
             env=self.environment,
             cwd=self.directory,
             stdin=subprocess.DEVNULL,
@@ -314,7 +314,7 @@ class LocalCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                self._line(*arguments),
+                self._command(*arguments),
                 env=self.environment | secrets,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -325,7 +325,7 @@ class LocalCluster:
     def _tail(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()[-2000:]
 
-    def _line(self, *arguments: str | bytes) -> list[str | bytes]:
+    def _command(self, *arguments: str | bytes) -> list[str | bytes]:
         return [sys.executable, "-m", "rota.cli.main", *arguments]
 
 

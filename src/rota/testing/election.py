@@ -44,7 +44,7 @@ class ElectedCluster(LocalCluster):
         super().__init__(directory, nodes, settings={**own, **(settings or {})})
         self.etcd = etcd
         self._never_lead = never_lead
-        self.places = {
+        self.addresses = {
             number: ServerAddress(*(f"127.0.0.1:{port}" for port in free_ports(3)))
             for number in range(1, servers + 1)
         }
@@ -53,10 +53,10 @@ class ElectedCluster(LocalCluster):
     @property
     def addr(self) -> str:
         """The value of ROTA_ADDR that names every server."""
-        return ",".join(f"http://{place.http}" for place in self.places.values())
+        return ",".join(f"http://{address.http}" for address in self.addresses.values())
 
     def start_server(self) -> None:
-        for number in self.places:
+        for number in self.addresses:
             self.launch(number)
         self.wait_for_leader()
 
@@ -66,18 +66,18 @@ class ElectedCluster(LocalCluster):
 
         def all_know() -> bool:
             files = [self.node_directory(number) / "server" for number in self._agents]
-            return all(len(file.read_text().split()) == len(self.places) for file in files)
+            return all(len(file.read_text().split()) == len(self.addresses) for file in files)
 
         until(all_know, "every node knows every server", _START_SECONDS)
 
     def launch(self, number: int) -> None:
         before = self.servers.get(number)
         assert before is None or before.poll() is not None, "the server runs"
-        place = self.places[number]
-        addresses = ("--http-addr", place.http, "--grpc-addr", place.grpc, "--agent-addr", place.agent)
+        address = self.addresses[number]
+        flags = ("--http-addr", address.http, "--grpc-addr", address.grpc, "--agent-addr", address.agent)
         given = ["--data-dir", str(self.directory / f"server-{number}"), "--store", self.etcd.address]
         given += ["--never-lead"] if number in self._never_lead else []
-        self.servers[number] = self._start(f"server-{number}", "server", *given, *addresses)
+        self.servers[number] = self._start(f"server-{number}", "server", *given, *flags)
 
     def kill(self, number: int, signum: int = signal.SIGKILL) -> int:
         self.servers[number].send_signal(signum)
@@ -94,7 +94,7 @@ class ElectedCluster(LocalCluster):
 
     def leaders(self) -> list[int]:
         """Servers that report ready as leader; one that hangs is left out."""
-        return [number for number in self.places if self.status_of(number) == 200]
+        return [number for number in self.addresses if self.status_of(number) == 200]
 
     def wait_for_leader(self, other_than: int = 0) -> int:
         """Wait for a leader and return its number; `http` and `token_file` are its own from then on."""
@@ -106,7 +106,10 @@ class ElectedCluster(LocalCluster):
             return next((number for number in self.leaders() if number != other_than), 0)
 
         number = until(found, "a server leads", _START_SECONDS)
-        self.http, self.token_file = self.places[number].http, self.directory / f"server-{number}" / "token"
+        self.http, self.token_file = (
+            self.addresses[number].http,
+            self.directory / f"server-{number}" / "token",
+        )
         return number
 
     def call(self, method: str, path: str, body: Any = None, **headers: str) -> HttpReply:
@@ -135,7 +138,7 @@ class ElectedCluster(LocalCluster):
         if process is None or process.poll() is not None or is_stopped(process.pid):
             return 0
         try:
-            return self._ask(self.places[number].http, "GET", "/readyz", None, {}).status
+            return self._ask(self.addresses[number].http, "GET", "/readyz", None, {}).status
         except OSError:
             return 0
 
@@ -153,8 +156,8 @@ class ElectedCluster(LocalCluster):
         agents = [agent.pid for agent in self._agents.values()]
         return [*(process.pid for process in self.servers.values()), *agents, *self.keepers()]
 
-    def asked(self, number: int, method: str, path: str, body: Any = None, **headers: str) -> HttpReply:
+    def call_server(self, number: int, method: str, path: str, body: Any = None, **headers: str) -> HttpReply:
         """Send a request to that server, whether or not it leads."""
         all_headers = {"authorization": f"Bearer {self.token}", "content-type": "application/json", **headers}
         payload = None if body is None else json.dumps(body).encode()
-        return self._ask(self.places[number].http, method, path, payload, all_headers)
+        return self._ask(self.addresses[number].http, method, path, payload, all_headers)

@@ -109,7 +109,7 @@ class PretendRuntime:
                 self._report(name, ReportedState.EXITED)
 
     def _running(self) -> list[AttemptName]:
-        return [name for name, report in self._reports.items() if report.said == ReportedState.RUNNING]
+        return [name for name, report in self._reports.items() if report.state == ReportedState.RUNNING]
 
     def _report(self, name: AttemptName, state: ReportedState) -> None:
         code = 0 if state is ReportedState.EXITED else -1

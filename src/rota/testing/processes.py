@@ -33,8 +33,8 @@ def with_argument(text: str) -> list[int]:
 
 def with_variable(name: str, value: str) -> list[int]:
     """Live processes with this environment variable."""
-    wanted = f"\0{name}={value}\0".encode()
-    return [pid for pid in _pids() if wanted in b"\0" + _read(pid, "environ") + b"\0"]
+    variable = f"\0{name}={value}\0".encode()
+    return [pid for pid in _pids() if variable in b"\0" + _read(pid, "environ") + b"\0"]
 
 
 def zombies_of(parent: int) -> list[int]:

@@ -34,20 +34,20 @@ class ProviderContract:
     async def test_a_machine_that_was_made_is_listed_until_it_is_removed(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as provider:
             await provider.create(self.order("build-1"))
-            there = await provider.list(CLUSTER, self.settings)
+            listed = await provider.list(CLUSTER, self.settings)
             await provider.remove(CLUSTER, "build-1", self.settings)
 
-            assert list(there) == ["build-1"]
+            assert list(listed) == ["build-1"]
             assert not await provider.list(CLUSTER, self.settings)
 
     async def test_asked_twice_for_one_name_it_makes_one(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as provider:
             await provider.create(self.order("build-1"))
             await provider.create(self.order("build-1"))
-            there = await provider.list(CLUSTER, self.settings)
+            listed = await provider.list(CLUSTER, self.settings)
             await provider.remove(CLUSTER, "build-1", self.settings)
 
-            assert list(there) == ["build-1"]
+            assert list(listed) == ["build-1"]
             assert not await provider.list(CLUSTER, self.settings)
 
     async def test_machines_are_made_side_by_side(self, tmp_path: Path) -> None:
@@ -73,10 +73,10 @@ class ProviderContract:
     async def test_another_server_finds_them_by_the_place_they_were_made_from(self, tmp_path: Path) -> None:
         async with self.opened(tmp_path) as provider:
             await provider.create(self.order("build-1"))
-            there = self.make(tmp_path / "another").for_place(provider.place)
-            assert there is not None
-            listed = await there.list(CLUSTER, self.settings)
-            await there.remove(CLUSTER, "build-1", self.settings)
+            same_place = self.make(tmp_path / "another").for_place(provider.place)
+            assert same_place is not None
+            listed = await same_place.list(CLUSTER, self.settings)
+            await same_place.remove(CLUSTER, "build-1", self.settings)
             left = await provider.list(CLUSTER, self.settings)
             # The first instance may still hold its child process.
             await provider.remove(CLUSTER, "build-1", self.settings)

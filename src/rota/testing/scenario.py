@@ -124,7 +124,7 @@ class _Script:
         self._machine(name).deaf = True
 
     def do_speak(self, name: str) -> None:
-        self._stage.speak(self._machine(name))
+        self._stage.end_silence(self._machine(name))
 
     def do_leave(self, name: str, *reason: str) -> None:
         self._stage.leave(self._machine(name), " ".join(reason))
@@ -169,7 +169,7 @@ class _Script:
         job, _, index = ref.partition(".")
         for machine in self._stage.machines.values():
             for task, held in list(machine.held.items()):
-                if task[0] == job and index in ("", str(task[1])) and held.said is ReportedState.RUNNING:
+                if task[0] == job and index in ("", str(task[1])) and held.state is ReportedState.RUNNING:
                     machine.end(task, None if code == "overtime" else int(code), _ms(ran))
         self._stage.run_to_quiescence()
 
@@ -307,7 +307,7 @@ class _Script:
         """Show the attempts that the machine itself holds."""
         held = self._machine(name).held
         tasks = [
-            f"{job}.{index}.{attempt.attempt} {attempt.said.name.lower()}"
+            f"{job}.{index}.{attempt.attempt} {attempt.state.name.lower()}"
             for (job, index), attempt in held.items()
         ]
         self._lines.append(f"{name} holds {', '.join(tasks) or 'nothing'}")

@@ -49,7 +49,7 @@ class StageAttempt(NamedTuple):
     """The attempt of one task on a machine."""
 
     attempt: int
-    said: ReportedState
+    state: ReportedState
     needs: Mapping[str, int]
     version: int = 1  # of its job's spec
     lease_ms: int | None = None
@@ -65,23 +65,23 @@ class StageMachine:
         self.boot = 1
         self.refuses: str | None = None
         self.held: dict[tuple[JobId, int], StageAttempt] = {}
-        self.unsaid: list[tuple[JobId, AttemptReport]] = []
-        self.told: DispatchState | None = None  # orders already sent; None: not connected
+        self.unreported: list[tuple[JobId, AttemptReport]] = []
+        self.dispatch: DispatchState | None = None  # orders already sent; None: not connected
         self.silent = False  # connected, but no message gets through
         self.deaf = False  # its reports arrive, but it ignores orders
-        self.heard_ms = 0  # time of its last message, from which its leases count
+        self.last_seen_ms = 0  # time of its last message, from which its leases count
         self.inbox: list[JobOrders] = []
         self._templates: dict[JobId, TaskTemplate] = {}
 
     def hello(self) -> Hello:
         """Its inventory: all attempts it holds, and all ends not yet reported."""
-        unreported, self.unsaid = self.unsaid, []
+        unreported, self.unreported = self.unreported, []
         live = [
-            (job, AttemptReport(index, held.attempt, held.said, version=held.version))
+            (job, AttemptReport(index, held.attempt, held.state, version=held.version))
             for (job, index), held in self.held.items()
         ]
         # Only ends: live states are in the inventory already, and a second report of them would be older.
-        ends = [(job, report) for job, report in unreported if report.said >= ReportedState.EXITED]
+        ends = [(job, report) for job, report in unreported if report.state >= ReportedState.EXITED]
         return Hello(
             machine_id=f"machine-{self.name}",
             boot_id=f"boot-{self.boot}",
@@ -93,7 +93,7 @@ class StageMachine:
         )
 
     def messages(self) -> list[JobReports]:
-        unreported, self.unsaid = self.unsaid, []
+        unreported, self.unreported = self.unreported, []
         return _by_job(unreported)
 
     def record_of(self, job: JobId) -> bytes:
@@ -132,12 +132,12 @@ class StageMachine:
 
     def report_service_status(self, task: tuple[JobId, int], status: ServiceStatus) -> None:
         if held := self.held.get(task):
-            self._report(task, held.attempt, held.said, life=status)
+            self._report(task, held.attempt, held.state, life=status)
 
     def lapse(self, now_ms: int) -> None:
         """Kill attempts one second before their lease expires."""
         for task, held in list(self.held.items()):
-            if held.lease_ms is not None and now_ms - self.heard_ms >= held.lease_ms - 1_000:
+            if held.lease_ms is not None and now_ms - self.last_seen_ms >= held.lease_ms - 1_000:
                 self._report(task, held.attempt, ReportedState.LOST)
                 del self.held[task]
 
@@ -146,7 +146,7 @@ class StageMachine:
         for task, held in list(self.held.items()):
             cause, state = (
                 ("keeper_died", ReportedState.LOST)
-                if held.said is ReportedState.RUNNING
+                if held.state is ReportedState.RUNNING
                 else (None, ReportedState.WITHDRAWN)
             )
             self._report(
@@ -159,7 +159,7 @@ class StageMachine:
         for task, held in list(self.held.items()):
             cause, state = (
                 ("node_left", ReportedState.STOPPED)
-                if held.said is ReportedState.RUNNING
+                if held.state is ReportedState.RUNNING
                 else (None, ReportedState.WITHDRAWN)
             )
             self._report(task, held.attempt, state, cause=cause, reason="its node leaves")
@@ -169,7 +169,7 @@ class StageMachine:
         """Reboot: all attempts and unsent reports are gone."""
         self.boot += 1
         self.held.clear()
-        self.unsaid.clear()
+        self.unreported.clear()
 
     def _start(self, task: tuple[JobId, int], attempt: int, *, firm: bool) -> None:
         """Start an attempt; one that is held already is skipped, since a new stream repeats orders."""
@@ -183,7 +183,7 @@ class StageMachine:
         runs = firm or self._fits(work.needs)
         state = ReportedState.RUNNING if runs else ReportedState.QUEUED
         self.held[task] = StageAttempt(attempt, state, work.needs, work.version, work.lease_ms)
-        self._report(task, attempt, self.held[task].said)
+        self._report(task, attempt, self.held[task].state)
 
     def _stop(self, task: tuple[JobId, int], attempt: int) -> None:
         held = self.held.get(task)
@@ -195,35 +195,35 @@ class StageMachine:
         self._report(
             task,
             attempt,
-            ReportedState.WITHDRAWN if held.said is ReportedState.QUEUED else ReportedState.STOPPED,
+            ReportedState.WITHDRAWN if held.state is ReportedState.QUEUED else ReportedState.STOPPED,
         )
         del self.held[task]
 
     def _start_queued(self) -> None:
         for task, held in list(self.held.items()):
-            if held.said is ReportedState.QUEUED and self._fits(held.needs):
-                self.held[task] = held._replace(said=ReportedState.RUNNING)
+            if held.state is ReportedState.QUEUED and self._fits(held.needs):
+                self.held[task] = held._replace(state=ReportedState.RUNNING)
                 self._report(task, held.attempt, ReportedState.RUNNING)
 
     def _fits(self, needs: Mapping[str, int]) -> bool:
-        running = [held.needs for held in self.held.values() if held.said is ReportedState.RUNNING]
+        running = [held.needs for held in self.held.values() if held.state is ReportedState.RUNNING]
         used = {name: sum(amounts.get(name, 0) for amounts in running) for name in needs}
         return all(used[name] + amount <= self.capacity.get(name, 0) for name, amount in needs.items())
 
     def _report(self, task: tuple[JobId, int], attempt: int, state: ReportedState, **more: object) -> None:
         version = self.held[task].version if task in self.held else 1
         report = AttemptReport(task[1], attempt, state, version=version, **more)  # type: ignore[arg-type]
-        self.unsaid.append((task[0], report))
+        self.unreported.append((task[0], report))
 
 
 class Stage:
-    """A control plane that is driven by calls; `heard` gets the sentence of each committed event.
+    """A control plane that is driven by calls; `on_event` gets the sentence of each committed event.
 
     An error of the product's own code is raised, so that no test hides it; with `contains` it is contained as
     the server does.
     """
 
-    def __init__(self, heard: Callable[[str], object] = lambda _: None, *, contains: bool = False) -> None:
+    def __init__(self, on_event: Callable[[str], object] = lambda _: None, *, contains: bool = False) -> None:
         self.contains = contains
         self.parking = Parking()
         self.now_ms = 0
@@ -232,7 +232,7 @@ class Stage:
         self.machines: dict[str, StageMachine] = {}
         self.records: dict[Key, bytes] = {}
         self.revision = 0
-        self._heard = heard
+        self._on_event = on_event
         self._n = 0
         self.loop = self._opened()
 
@@ -312,7 +312,7 @@ class Stage:
         """Connect and handshake; the node is marked as seen before liveness is decided."""
         node, hello = NodeId(machine.name), machine.hello()
         machine.silent = False
-        machine.told = DispatchState(hello.inventory, sealed=codec.encode)
+        machine.dispatch = DispatchState(hello.inventory, sealed=codec.encode)
         self.mirror.connect(node, Connection.UP)
         self._receive(machine)
         self.loop.wake(ReconcilerName.PLACE, ROUND_KEY)
@@ -321,10 +321,10 @@ class Stage:
         self._order(machine)
         self.run_to_quiescence()
 
-    def speak(self, machine: StageMachine) -> None:
+    def end_silence(self, machine: StageMachine) -> None:
         """End the silence on the same stream; if orders have waited too long, the node reconnects."""
         machine.silent = False
-        if machine.inbox and self.now_ms - machine.heard_ms > STALE_ORDER_MS:
+        if machine.inbox and self.now_ms - machine.last_seen_ms > STALE_ORDER_MS:
             self.cut(machine)
             self.call(machine)
         machine.receive_orders([])
@@ -332,7 +332,7 @@ class Stage:
 
     def cut(self, machine: StageMachine) -> None:
         """Break the stream; the machine continues without it."""
-        machine.told = None
+        machine.dispatch = None
         machine.inbox.clear()
         self.mirror.connect(NodeId(machine.name), Connection.DOWN)
         self.loop.wake(liveness.NAME, machine.name)
@@ -344,7 +344,7 @@ class Stage:
         self.ask("watcher", lambda view, now: node_messages.on_drain(view, node, drain, now))
         machine.quit()
         self.run_to_quiescence()
-        machine.told = None
+        machine.dispatch = None
         self.ask("watcher", lambda view, now: node_messages.on_leave(view, node, reason, now))
         self.run_to_quiescence()
 
@@ -361,7 +361,7 @@ class Stage:
     def restart(self) -> None:
         """Crash and reload: every stream is broken, and no node has reconnected yet."""
         for machine in self.machines.values():
-            machine.told = None
+            machine.dispatch = None
         # Parked keys are in memory only: after a restart every key is tried again.
         self.parking = Parking()
         self.loop = self._opened()
@@ -386,7 +386,7 @@ class Stage:
         while self.now_ms < end_ms:
             self.now_ms = min(end_ms, self.now_ms + TICK_MS)
             for machine in self.machines.values():
-                if machine.told is not None and not machine.silent:
+                if machine.dispatch is not None and not machine.silent:
                     self._receive(machine)
                     self.loop.wake(liveness.NAME, machine.name)
                 machine.lapse(self.now_ms)
@@ -426,15 +426,15 @@ class Stage:
 
     def _receive(self, machine: StageMachine) -> None:
         """Record a message of the node: it renews leases and liveness."""
-        self.mirror.now_ms = machine.heard_ms = self.now_ms
+        self.mirror.now_ms = machine.last_seen_ms = self.now_ms
         self.mirror.mark_seen(NodeId(machine.name))
 
     def _report(self, machine: StageMachine) -> bool:
-        reports = [] if machine.told is None or machine.silent else machine.messages()
+        reports = [] if machine.dispatch is None or machine.silent else machine.messages()
         if not reports:
             return False
-        assert machine.told is not None
-        machine.told.on_reports(reports)
+        assert machine.dispatch is not None
+        machine.dispatch.on_reports(reports)
         self._n += 1
         node, message = NodeId(machine.name), NodeReport(self._n, reports)
         self._receive(machine)
@@ -477,7 +477,7 @@ class Stage:
         for event in decided.events:
             # A timer decides when the queue's length is reported: no scenario could expect that line.
             if event.kind != QUEUE_CHANGED:
-                self._heard(event.why)
+                self._on_event(event.why)
         for node, index in leave_notices.leave_events(decided.events):
             self.mirror.nodes[node].left_at = (self.revision, index)
             self.loop.wake(leave_notices.NAME, node)
@@ -485,12 +485,12 @@ class Stage:
         self.mirror.touched.clear()
         for node in touched:
             machine = self.machines.get(node)
-            if machine is not None and machine.told is not None:
+            if machine is not None and machine.dispatch is not None:
                 self._order(machine)
 
     def _order(self, machine: StageMachine) -> None:
-        assert machine.told is not None
-        machine.receive_orders(machine.told.orders(self.mirror, NodeId(machine.name)))
+        assert machine.dispatch is not None
+        machine.receive_orders(machine.dispatch.orders(self.mirror, NodeId(machine.name)))
 
     def _loaded(self) -> Mirror:
         if self.contains:

@@ -252,7 +252,7 @@ class _AdoptedJob:
         draft["tries"][positions] = [numbers[at] for at in positions]
         draft["node"][positions] = nodes.index(self._node)
         draft["flags"][positions] = [
-            LOOKAHEAD if report.said == ReportedState.QUEUED else 0 for report in reports
+            LOOKAHEAD if report.state == ReportedState.QUEUED else 0 for report in reports
         ]
         draft["placed_at_ms"][positions] = [report.started_at_ms or now.wall_ms for report in reports]
         held = {at: gpus for at, gpus in record.gpus.items() if at not in positions}

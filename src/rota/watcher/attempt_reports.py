@@ -168,9 +168,14 @@ _EVENTS = {
 
 def event_of(report: AttemptReport, is_service: bool = False) -> AttemptEvent | None:
     """The event of a report; None for a state of a newer version. A service never ends by success."""
-    if report.said == ReportedState.EXITED and report.exit_code == 0 and not report.signal and not is_service:
+    if (
+        report.state == ReportedState.EXITED
+        and report.exit_code == 0
+        and not report.signal
+        and not is_service
+    ):
         return AttemptEvent.EXITED_ZERO
-    return _EVENTS.get(report.said)  # type: ignore[call-overload, no-any-return]  # an int finds its IntEnum
+    return _EVENTS.get(report.state)  # type: ignore[call-overload, no-any-return]  # an int finds its IntEnum
 
 
 class _StatusDraft:

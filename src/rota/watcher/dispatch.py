@@ -63,7 +63,7 @@ class DispatchState:
             for report in job_reports.reports:
                 # Ended attempts are not live on the node, so they must not
                 # be stopped; their reports are applied with the hello.
-                if report.said < REPORTED_FIRST_END:
+                if report.state < REPORTED_FIRST_END:
                     self._live[job_reports.job, report.index, report.attempt] = None
 
     def on_reports(self, reports: list[JobReports]) -> None:
@@ -163,7 +163,7 @@ def ended(reports: list[JobReports]) -> list[Name]:
         (job_reports.job, report.index, report.attempt)
         for job_reports in reports
         for report in job_reports.reports
-        if report.said >= REPORTED_FIRST_END
+        if report.state >= REPORTED_FIRST_END
     ]
 
 

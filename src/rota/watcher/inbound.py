@@ -106,7 +106,7 @@ class InboundMessages:
         node = session.node
         report = wire.report_from_wire(message.n, message.report)
         # Before the commit: orders computed meanwhile must not start again what has ended.
-        session.dispatch.on_reports(report.claims)
+        session.dispatch.on_reports(report.reports)
         if report.load is not None:
             await self.measure(node, report.load)
         try:
@@ -116,7 +116,7 @@ class InboundMessages:
         except (Unavailable, StoreFull, NotAllowed):
             raise SessionOver from None  # not stored, so not acknowledged: the node reports it again
         # The watermark rises after the commit only: on it the node deletes results and starts attempts.
-        session.dispatch.on_durable(report.claims)
+        session.dispatch.on_durable(report.reports)
         session.durable_n = message.n
         session.wake.set()
 

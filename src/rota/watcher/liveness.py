@@ -92,13 +92,13 @@ def _why_suspect(entry: NodeView, silent_ms: int) -> str:
     return f"silent for {silent_ms // 1000} s"
 
 
-def _merge(one: Plan, other: Plan) -> Plan:
+def _merge(first: Plan, other: Plan) -> Plan:
     """Both plans in one. They never write the same block: a job has one run mode, so leases or not."""
-    wakes = [plan.wake_at_ms for plan in (one, other) if plan.wake_at_ms is not None]
+    wakes = [plan.wake_at_ms for plan in (first, other) if plan.wake_at_ms is not None]
     return Plan(
-        (*one.puts, *other.puts),
-        events=(*one.events, *other.events),
-        why="; ".join(filter(None, (one.why, other.why))),
+        (*first.puts, *other.puts),
+        events=(*first.events, *other.events),
+        why="; ".join(filter(None, (first.why, other.why))),
         wake_at_ms=min(wakes, default=None),
     )
 

@@ -111,10 +111,10 @@ def on_report(view: View, node: NodeId, report: NodeReport, now: Instant) -> Pla
     if entry.revoked:  # race: revoked after the message was received
         raise NotAllowed(why_revoked(entry))
     updater = StatusUpdater(view, node)
-    updater.apply_reports(report.claims)
+    updater.apply_reports(report.reports)
     events = updater.events(entry.spec.name)
     why = f"node {entry.spec.name} reported"
-    return Plan(updater.puts(), events=events, why=why, fenced=_needs_acknowledgement(report.claims))
+    return Plan(updater.puts(), events=events, why=why, fenced=_needs_acknowledgement(report.reports))
 
 
 def on_drain(view: View, node: NodeId, request: DrainRequest, now: Instant) -> Plan:
@@ -204,9 +204,9 @@ def withdraw_offers(view: View, node: NodeId, now: Instant) -> StatusUpdater:
     return updater
 
 
-def _needs_acknowledgement(claims: list[JobReports]) -> bool:
+def _needs_acknowledgement(reports: list[JobReports]) -> bool:
     """Whether the node acts on the acknowledgement: it deletes a result, or starts an accepted attempt."""
-    states = (report.said for job_reports in claims for report in job_reports.reports)
+    states = (report.state for job_reports in reports for report in job_reports.reports)
     return any(state >= REPORTED_FIRST_END or state == ReportedState.ACCEPTED for state in states)
 
 

@@ -65,7 +65,7 @@ def _reports_to_wire(job: JobReports) -> pb.JobClaims:
         job=job.job,
         index=[report.index for report in reports],
         attempt=[report.attempt for report in reports],
-        said=[report.said for report in reports],
+        said=[report.state for report in reports],
         exit_code=[report.exit_code for report in reports],
         signal=[report.signal for report in reports],
         started_at_ms=[report.started_at_ms for report in reports],

@@ -42,7 +42,7 @@ from rota.model.limits import (
 from rota.model.names import NAME_HINT, is_label, is_resource
 
 Check = Callable[[Any], None]
-Whole = Callable[[Any], None]  # a check of a whole message, for rules over several fields
+MessageCheck = Callable[[Any], None]  # a check of a whole message, for rules over several fields
 
 COUNTER_MAX = 2**62  # of messages, streams and bytes
 TIME_MS_MAX = 2**48  # wall clock: the year 10889
@@ -89,8 +89,8 @@ def _check_fields(message: Any) -> None:
                 rule(value)
             except _OutOfBounds as beyond:
                 raise beyond.within(f".{descriptor.name}") from None
-    for whole in WHOLE.get(name, ()):
-        whole(message)
+    for check_message in MESSAGE_CHECKS.get(name, ()):
+        check_message(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,51 +232,51 @@ def _count(values: Any, most: int) -> None:
         raise _OutOfBounds(f"has {len(values)} entries", f"send at most {most}")
 
 
-def columns(*names: str, optional: Iterable[str] = ()) -> Whole:
+def columns(*names: str, optional: Iterable[str] = ()) -> MessageCheck:
     """Parallel lists, entry i of each for the same row; optional ones may be empty."""
 
-    def whole(message: Any) -> None:
+    def check_message(message: Any) -> None:
         length = len(getattr(message, names[0]))
         for other in (*names[1:], *(name for name in optional if len(getattr(message, name)))):
             if (found := len(getattr(message, other))) != length:
                 raise _OutOfBounds(f"has {found} entries", f"send {length}, as {names[0]} has", f".{other}")
 
-    return whole
+    return check_message
 
 
-def places(column: str, *names: str) -> Whole:
+def positions(column: str, *names: str) -> MessageCheck:
     """Maps whose keys are positions in a column."""
 
-    def whole(message: Any) -> None:
+    def check_message(message: Any) -> None:
         length = len(getattr(message, column))
         for name in names:
             beyond = max(getattr(message, name), default=-1)
             if beyond >= length:
                 raise _OutOfBounds(f"{beyond} is no position", f"send positions below {length}", f".{name}")
 
-    return whole
+    return check_message
 
 
-def required(name: str, least: int) -> Whole:
+def required(name: str, least: int) -> MessageCheck:
     """A lower bound that also holds if the number is not sent."""
 
-    def whole(message: Any) -> None:
+    def check_message(message: Any) -> None:
         if (value := getattr(message, name)) < least:
             raise _OutOfBounds(f"{value} is out of range", f"send at least {least}", f".{name}")
 
-    return whole
+    return check_message
 
 
-def zero_or(name: str, least: int) -> Whole:
+def zero_or(name: str, least: int) -> MessageCheck:
     """A lower bound for a number of which 0 means none."""
 
-    def whole(message: Any) -> None:
+    def check_message(message: Any) -> None:
         if 0 < (value := getattr(message, name)) < least:
             raise _OutOfBounds(
                 f"{value} is out of range", f"send at least {least}, or 0 for none", f".{name}"
             )
 
-    return whole
+    return check_message
 
 
 _AMOUNTS = {CPU: CPU_MILLI_MAX, GPU: GPUS_MAX * WHOLE_GPU}
@@ -635,9 +635,18 @@ RULES: dict[str, dict[str, Check]] = {
     **{f"jobscheduler.{name}": rules for name, rules in _FROM_WORKER.items()},
 }
 _BESIDE = ("reasons", "steps", "causes", "lives", "handles", "versions", "gpus")
-_OF_A_CLAIM = ("attempt", "said", "exit_code", "signal", "started_at_ms", "ended_at_ms", "ran_us", "cpu_us")
-WHOLE: dict[str, tuple[Whole, ...]] = {
-    "rota.v1.JobClaims": (columns("index", *_OF_A_CLAIM, "peak_kib"), places("index", *_BESIDE)),
+_REPORT_COLUMNS = (
+    "attempt",
+    "said",
+    "exit_code",
+    "signal",
+    "started_at_ms",
+    "ended_at_ms",
+    "ran_us",
+    "cpu_us",
+)
+MESSAGE_CHECKS: dict[str, tuple[MessageCheck, ...]] = {
+    "rota.v1.JobClaims": (columns("index", *_REPORT_COLUMNS, "peak_kib"), positions("index", *_BESIDE)),
     "rota.v1.StepMarks": (columns(*_FROM_NODE["StepMarks"]),),
     "rota.v1.JobOrders": (
         columns("start_index", "start_attempt", "start_firm", optional=("start_gpus",)),

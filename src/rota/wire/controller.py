@@ -126,13 +126,13 @@ def job_to_wire(job: Mapping[str, Any]) -> pb.JobLine:
     )
 
 
-def plan_to_wire(plan: Mapping[str, Any], whole: str) -> pb.PlanReply:
+def plan_to_wire(plan: Mapping[str, Any], plan_json: str) -> pb.PlanReply:
     """From a plan as the API shows it, and the same as JSON text."""
     places = [pb.PlannedPlace(node=place.node, tasks=place.tasks, new=place.new) for place in plan["places"]]
     return pb.PlanReply(
         **{name: plan[name] for name in ("outcome", "sentence", "count", "starts")},
         places=places,
-        plan_json=whole,
+        plan_json=plan_json,
     )
 
 

@@ -102,12 +102,12 @@ def _agent_addresses(own: ServerIdentity, sources: ApiSources) -> list[str]:
 class StandbySources:
     """Logs and outputs of a standby: unavailable, since nodes are connected to the leader."""
 
-    def open(self, node: NodeId, wanted: LogRequest) -> AsyncIterator[LogPiece]:
-        del node, wanted
+    def open(self, node: NodeId, request: LogRequest) -> AsyncIterator[LogPiece]:
+        del node, request
         raise _stands_by()
 
-    def outputs(self, node: NodeId, wanted: OutputsRequest) -> AsyncGenerator[bytes, None]:
-        del node, wanted
+    def outputs(self, node: NodeId, request: OutputsRequest) -> AsyncGenerator[bytes, None]:
+        del node, request
         raise _stands_by()
 
 

@@ -51,8 +51,8 @@ def _by_time(output: AttemptOutput, request: pb.OpenLog, name: str, now_ms: int)
 def _closed(output: AttemptOutput, name: str, bounds: LogRange) -> LogRange:
     """The range with an end; that of a live attempt is its current size."""
     written_bytes = output.end(name)
-    there = output.stream(name).size() if written_bytes is None else written_bytes
-    end = there if bounds.end is None else min(there, bounds.end)
+    available = output.stream(name).size() if written_bytes is None else written_bytes
+    end = available if bounds.end is None else min(available, bounds.end)
     return LogRange(min(bounds.start, end), end)
 
 

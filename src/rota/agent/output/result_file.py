@@ -54,12 +54,12 @@ def encoded(body: object) -> bytes:
 
 
 def _failure(report: AttemptReport) -> str | None:
-    if report.said == ReportedState.EXITED and report.exit_code == 0 and not report.signal:
+    if report.state == ReportedState.EXITED and report.exit_code == 0 and not report.signal:
         return None
     if report.reason:
         return report.reason[:REASON_LENGTH_MAX]
-    if report.said != ReportedState.EXITED:
-        return "it was stopped" if report.said == ReportedState.STOPPED else "it exceeded its time limit"
+    if report.state != ReportedState.EXITED:
+        return "it was stopped" if report.state == ReportedState.STOPPED else "it exceeded its time limit"
     code, signal = report.exit_code, report.signal
     return f"it was ended by signal {signal}" if signal else f"it ended with exit code {code}"
 

@@ -112,7 +112,7 @@ class ResultReporter:
         ]
 
     def _defer_end(self, job: JobId, report: AttemptReport) -> AttemptReport:
-        if report.said not in _REPORTED:
+        if report.state not in _REPORTED:
             return report
         name = AttemptName(job, report.index, report.attempt)
         # A keeper that is attached again repeats its unacknowledged ends.

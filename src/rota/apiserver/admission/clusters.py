@@ -112,7 +112,7 @@ def check_job_cluster(view: View, name: str | None) -> None:
     if name is None:
         return
     cluster = _require_cluster(view, name)
-    if not (cluster.takes_jobs or cluster.is_to_come):
+    if not (cluster.takes_jobs or cluster.may_take_jobs_later):
         raise Conflict(f"cluster {name} is {cluster.state}", field="cluster")
 
 
@@ -125,18 +125,18 @@ def check_join_cluster(view: View, name: str) -> None:
 
 def _require_cluster(view: View, name: str) -> ClusterRecord:
     if name not in view.clusters:
-        there = ", ".join(list(view.clusters)[:8])
-        raise BadField("cluster", f"there is no cluster '{name}'", f"there are: {there}")
+        names = ", ".join(list(view.clusters)[:8])
+        raise BadField("cluster", f"there is no cluster '{name}'", f"there are: {names}")
     return view.clusters[name]
 
 
 def check_enrolling_machine(view: View, cluster: str, labels: Mapping[str, str]) -> None:
     """Refuse a machine that is no longer desired. Its removal is under way, so no task may start on it."""
     name, known = labels.get(MACHINE_LABEL, ""), view.clusters.get(cluster)
-    if known is None or not known.gave(name):
+    if known is None or not known.has_requested(name):
         return
     machine = view.machines.get(name)
-    if machine is None or not machine.comes:
+    if machine is None or not machine.is_being_created:
         raise NotAllowed(f"machine {name} is no longer needed", field="token")
 
 

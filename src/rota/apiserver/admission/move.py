@@ -92,10 +92,10 @@ def _select_tasks(job: JobView, indices: list[int] | None, target: NodeView | No
         what = f"task {missing[0]}" if missing else "no task"
         raise Conflict(f"{what} of job {job.spec.id} is {'not ' if missing else ''}on a node", hint=hint)
     if target is not None:
-        there = {index: attempt for index, attempt in chosen.items() if attempt.node == target.spec.id}
-        if len(there) == len(chosen):
-            raise Conflict(f"{target.spec.name} has {_describe_tasks(job, there)} already", hint=hint)
-        return {index: attempt for index, attempt in chosen.items() if index not in there}
+        on_target = {index: attempt for index, attempt in chosen.items() if attempt.node == target.spec.id}
+        if len(on_target) == len(chosen):
+            raise Conflict(f"{target.spec.name} has {_describe_tasks(job, on_target)} already", hint=hint)
+        return {index: attempt for index, attempt in chosen.items() if index not in on_target}
     return chosen
 
 

@@ -59,19 +59,21 @@ def resolve_losses_by_user(view: View, ref: str, body: object, caller: Caller, n
     access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
     decision = fields.one_of("word", given.get("word"), RecoveryDecision)
     losses = {index: loss.attempt for index, loss in unresolved_losses(job)}
-    wanted = parse_indices(given.get("indices"), job)
-    if wanted is None:
-        wanted = list(losses)
-    for index in wanted:
+    indices = parse_indices(given.get("indices"), job)
+    if indices is None:
+        indices = list(losses)
+    for index in indices:
         if index not in losses and not _was_decided(job, index, decision):
             hint = f"see rota show {job.spec.id} --state unresolved"
             raise Conflict(f"task {index} of job {job.spec.id} is not waiting for a decision", hint=hint)
-    if not wanted:
+    if not indices:
         raise Conflict(
             f"no task of job {job.spec.id} is waiting for a decision", hint=f"see rota show {job.spec.id}"
         )
     unanswered = {
-        index: losses[index] for index in wanted if index in losses and not _was_decided(job, index, decision)
+        index: losses[index]
+        for index in indices
+        if index in losses and not _was_decided(job, index, decision)
     }
     return _write_answers(
         job, dict(list(unanswered.items())[:ANSWERS_MAX]), decision, f"{caller.name}, by hand,"
@@ -80,10 +82,10 @@ def resolve_losses_by_user(view: View, ref: str, body: object, caller: Caller, n
 
 def _was_decided(job: JobView, index: int, decision: RecoveryDecision) -> bool:
     """Whether this was decided for its last lost attempt: then the request is a repeat."""
-    last = None if job.answers is None else job.answers.words.get(index)
+    last = None if job.answers is None else job.answers.decisions.get(index)
     block, position = divmod(index, BLOCK_TASKS)
     loss = job.tasks[block].losses.get(position) if block in job.tasks else None
-    return last is not None and last.word is decision and (loss is None or loss.attempt == last.attempt)
+    return last is not None and last.decision is decision and (loss is None or loss.attempt == last.attempt)
 
 
 def _write_answers(
@@ -178,7 +180,7 @@ def _require_unresolved(job: JobView, index: int, attempt: int) -> None:
 
 def _remembered_answers(job: JobView, more: int) -> dict[int, RecoveryAnswer]:
     """Earlier decisions, kept so that they can be repeated; the oldest go when there are too many."""
-    before = [] if job.answers is None else list(job.answers.words.items())
+    before = [] if job.answers is None else list(job.answers.decisions.items())
     return dict(before[max(0, len(before) + more - ANSWERS_MAX) :])
 
 

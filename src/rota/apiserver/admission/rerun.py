@@ -29,10 +29,10 @@ class RerunSelection(NamedTuple):
 
 
 def rerun_job(
-    view: View, ref: str, wanted: RerunSelection, caller: Caller, now: Instant
+    view: View, ref: str, selection: RerunSelection, caller: Caller, now: Instant
 ) -> Plan[SubmitResult]:
     """Submit an ended job again. Tasks keep their indices; with `failed`, succeeded ones are carried over."""
-    given, key = fields.known_fields(wanted.body, ("failed",)), wanted.key
+    given, key = fields.known_fields(selection.body, ("failed",)), selection.key
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.SUBMIT, job.spec.namespace)
     if job.status is None or not job.status.ended:

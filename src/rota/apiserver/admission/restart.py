@@ -27,10 +27,10 @@ def restart_tasks(view: View, ref: str, body: object, caller: Caller, now: Insta
     """Restart the live tasks, or those of them that are named."""
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
-    wanted = _parse_indices(fields.known_fields(body, ("indices",)).get("indices"), job.spec.count)
+    indices = _parse_indices(fields.known_fields(body, ("indices",)).get("indices"), job.spec.count)
     _require_restartable(job)
     live = _live_numbers(job)
-    chosen = live if wanted is None else {index: live[index] for index in wanted if index in live}
+    chosen = live if indices is None else {index: live[index] for index in indices if index in live}
     if not chosen:
         raise Conflict(f"none of these tasks of job {job.spec.id} runs", hint=f"see rota show {job.spec.id}")
     if len(chosen) > RESTARTS_MAX:
@@ -46,10 +46,10 @@ def restart_tasks(view: View, ref: str, body: object, caller: Caller, now: Insta
     return Plan((intent,), events=(event,), why=why, answer=job.spec.id)
 
 
-def kill_and_restart_tasks(job: JobView, wanted: list[int], caller: Caller, now: Instant) -> Plan[JobId]:
+def kill_and_restart_tasks(job: JobView, indices: list[int], caller: Caller, now: Instant) -> Plan[JobId]:
     """Kill tasks of a service or system job without grace period; they are started again."""
     live, before = _live_numbers(job), job.intent or JobIntent(job.spec.id)
-    chosen = {index: live[index] for index in wanted if index in live}
+    chosen = {index: live[index] for index in indices if index in live}
     if not chosen:
         raise Conflict(f"none of these tasks of job {job.spec.id} runs", hint=f"see rota show {job.spec.id}")
     killed = {**_still_live(before.killed, live), **chosen}
@@ -91,9 +91,9 @@ def release_tasks(view: View, ref: str, body: object, caller: Caller, now: Insta
     """Release tasks from quarantine: they start again, at the risk of taking another node down."""
     job = find_job(view, ref, caller)
     access.require_in_namespace(caller, Action.CANCEL, job.spec.namespace)
-    wanted = _parse_indices(fields.known_fields(body, ("indices",)).get("indices"), job.spec.count)
+    indices = _parse_indices(fields.known_fields(body, ("indices",)).get("indices"), job.spec.count)
     held = {} if job.status is None or job.status.ended else _held_tasks(job)
-    chosen = held if wanted is None else {index: held[index] for index in wanted if index in held}
+    chosen = held if indices is None else {index: held[index] for index in indices if index in held}
     if not chosen:
         raise Conflict(
             f"none of these tasks of job {job.spec.id} is held", hint=f"see rota show {job.spec.id}"

@@ -47,7 +47,7 @@ def report_result(
     # A repeat is accepted even after the end of the attempt: the task cannot know
     # that its first report arrived.
     before = job.results.get((index, attempt))
-    if before is not None and before.says(result):
+    if before is not None and before.has_same_content(result):
         return Plan(answer=ResultReported(before, is_new=False), fenced=True)
     if before is not None:
         raise Conflict(

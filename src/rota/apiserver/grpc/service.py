@@ -184,10 +184,10 @@ class ControllerService(ControllerServicer):
         async with self._serve_call(context, "update", request.job, request) as caller:
             version = request.if_version if request.HasField("if_version") else None
             body = fields.decode_json(request.fields_json.encode())
-            wanted = UpdateRequest(body, version, request.replace, request.max_parallel or None)
+            update_request = UpdateRequest(body, version, request.replace, request.max_parallel or None)
             done = await self._api.engine.ask(
                 "apiserver",
-                lambda view, now: update.update_job(view, request.job, wanted, caller, now),
+                lambda view, now: update.update_job(view, request.job, update_request, caller, now),
             )
             self._audit(context, caller, "update", f"job {done.job.id}", "ok")
             return pb.UpdateReply(version=done.job.version)
@@ -313,13 +313,13 @@ class ControllerService(ControllerServicer):
     async def _find(self, ref: str, caller: Caller) -> JobId:
         return await self._api.engine.read(lambda mirror: find_job(mirror, ref, caller).spec.id)
 
-    def _resume_cursor(self, heard: pb.Heard) -> EventCursor:
+    def _resume_cursor(self, position: pb.Heard) -> EventCursor:
         """The cursor after which events of tasks are sent: the caller's own, or the present."""
-        if not heard.sequence:
+        if not position.sequence:
             return self._api.event_hub.latest_cursor()
-        position = EventCursor.parse("heard.sequence", heard.sequence)
-        self._api.event_hub.check_cursor(position)
-        return position
+        cursor = EventCursor.parse("heard.sequence", position.sequence)
+        self._api.event_hub.check_cursor(cursor)
+        return cursor
 
     async def _watch_cursor(self, request: pb.WatchRequest, caller: Caller) -> EventCursor:
         if request.subscriber:
@@ -413,17 +413,17 @@ def _audit_entry(
     )
 
 
-def _output_selection(job: JobId, heard: pb.Heard) -> OutputSelection:
+def _output_selection(job: JobId, position: pb.Heard) -> OutputSelection:
     """All output of a job except what the caller has received before."""
-    if len(heard.logs) > RESUMED_STREAMS_MAX:
-        problem = f"names {len(heard.logs)} streams"
+    if len(position.logs) > RESUMED_STREAMS_MAX:
+        problem = f"names {len(position.logs)} streams"
         raise BadField("heard.logs", problem, f"name at most {RESUMED_STREAMS_MAX}")
-    for known in heard.logs:
+    for known in position.logs:
         if known.stream not in STREAMS:
             problem = f"'{known.stream[:40]}' is not a stream"
             raise BadField("heard.logs", problem, f"write {' or '.join(STREAMS)}")
-    resume = {(known.index, known.attempt, known.stream): known.offset for known in heard.logs}
-    last = {(known.index, known.stream): known.attempt for known in heard.logs}
+    resume = {(known.index, known.attempt, known.stream): known.offset for known in position.logs}
+    last = {(known.index, known.stream): known.attempt for known in position.logs}
     return OutputSelection(LogSelection(job, from_first=True, follow=True, resume=resume), last)
 
 

@@ -57,9 +57,9 @@ async def resume_job(request: Request) -> Response:
 async def update_job(request: Request) -> Response:
     """Change the spec, on top of the version in If-Match if there is one."""
     api, caller, ref = api_of(request), caller_of(request), request.path_params["ref"]
-    wanted = _parse_update(request, await json_body(request))
+    update_request = _parse_update(request, await json_body(request))
     done = await api.engine.ask(
-        "apiserver", lambda view, now: update.update_job(view, ref, wanted, caller, now)
+        "apiserver", lambda view, now: update.update_job(view, ref, update_request, caller, now)
     )
     set_audit_target(request, f"job {done.job.id}")
     shown = await api.engine.read(lambda mirror: _job_json(mirror, done.job.id, caller))

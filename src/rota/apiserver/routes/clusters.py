@@ -98,8 +98,10 @@ def _reason(mirror: Mirror, cluster: ClusterRecord, caller: Caller) -> str | Non
     """Why the cluster is in its state. Output of its provider may quote secrets: only for operators."""
     if cluster.state is ClusterState.UNAVAILABLE:
         return why_no_node(mirror.nodes_in(cluster.name))
-    if cluster.said is not None and access.is_allowed(caller, Action.READ_PROVIDERS, ALL_NAMESPACES):
-        return f"{cluster.reason}: {cluster.said}"
+    if cluster.provider_message is not None and access.is_allowed(
+        caller, Action.READ_PROVIDERS, ALL_NAMESPACES
+    ):
+        return f"{cluster.reason}: {cluster.provider_message}"
     return cluster.reason
 
 

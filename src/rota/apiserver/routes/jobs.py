@@ -69,15 +69,17 @@ async def rerun_job(request: Request) -> Response:
 async def list_jobs(request: Request) -> Response:
     """A page of jobs; with `Accept: text/event-stream`, jobs as they change."""
     api, query = api_of(request), _with_after(request.query_params)
-    wanted = pages.parse_page_request(query, LINE_FIELDS, "-id", most=JOBS_PAGE_MAX, default=100)
-    if wanted.after is not None:
+    page_request = pages.parse_page_request(query, LINE_FIELDS, "-id", most=JOBS_PAGE_MAX, default=100)
+    if page_request.after is not None:
         responses.int_parameter(query, "after", 0, 0, 10**18)
     fits = job_filter(request)
     if responses.accepts_event_stream(request):
-        return list_watch.watch_list(api, request, _watched_jobs(api, caller_of(request), fits), wanted.only)
+        return list_watch.watch_list(
+            api, request, _watched_jobs(api, caller_of(request), fits), page_request.only
+        )
     # Taken before the page is read: a watch from here may repeat a change, and never misses one.
     seq = str(api.event_hub.latest_cursor())
-    page = await api.engine.read(lambda mirror: jobs.jobs_page(mirror, wanted, fits))
+    page = await api.engine.read(lambda mirror: jobs.jobs_page(mirror, page_request, fits))
     return json_response({**page, "seq": seq})
 
 

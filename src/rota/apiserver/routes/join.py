@@ -78,12 +78,12 @@ async def make_join_token(request: Request) -> Response:
 
 async def list_join_tokens(request: Request) -> Response:
     access.require_cluster_wide(caller_of(request), Action.ADD_NODES)
-    wanted = pages.parse_page_request(
+    page_request = pages.parse_page_request(
         request.query_params, JOIN_TOKEN_FIELDS, "id", most=JOIN_TOKENS_PAGE_MAX
     )
     known, now_ms = api_of(request).vault.list_join_tokens(), wall_ms()
-    found, after = pages.paginate(known, lambda token: token.id, wanted)
-    shown = [pages.pick_fields(_token_json(token, now_ms), wanted.only) for token in found]
+    found, after = pages.paginate(known, lambda token: token.id, page_request)
+    shown = [pages.pick_fields(_token_json(token, now_ms), page_request.only) for token in found]
     return json_response({"join_tokens": shown, "next": after})
 
 

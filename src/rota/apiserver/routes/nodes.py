@@ -30,15 +30,15 @@ NODES_PAGE_MAX = 10_000  # all nodes of a large cluster
 
 async def list_nodes(request: Request) -> Response:
     """A page of nodes; with `Accept: text/event-stream`, nodes as they change."""
-    api, wanted, fits = api_of(request), NODES.page_request(request), _node_filter(request)
+    api, page_request, fits = api_of(request), NODES.page_request(request), _node_filter(request)
     if responses.accepts_event_stream(request):
-        return list_watch.watch_list(api, request, _watched_nodes(api, fits), wanted.only)
+        return list_watch.watch_list(api, request, _watched_nodes(api, fits), page_request.only)
     # Taken before the page is read: a watch from here may repeat a change, and never misses one.
     context, seq = read_context(request), str(api.event_hub.latest_cursor())
 
     def read(mirror: Mirror) -> Json:
         fitting = (entry for entry in mirror.nodes.values() if fits(entry))
-        page = NODES.page(mirror, fitting, wanted, context)
+        page = NODES.page(mirror, fitting, page_request, context)
         return {**page, "brake": brake_json(mirror), "seq": seq}
 
     return json_response(await api.engine.read(read))

@@ -37,17 +37,17 @@ async def read_outputs(request: Request) -> Response:
         node = _output_node(mirror, mirror.jobs[job.id], index)
         return node, OutputsRequest(job.id, index, paths, names_only=form == "list")
 
-    node, wanted = await api.engine.read(read)
+    node, outputs_request = await api.engine.read(read)
 
     async def run(write: responses.Write) -> bytes:
-        async with aclosing(api.outputs.outputs(node, wanted)) as chunks:
+        async with aclosing(api.outputs.outputs(node, outputs_request)) as chunks:
             async for data in chunks:
                 await write(data)
         return b""
 
-    kind, ending = ("x-ndjson", "ndjson") if wanted.names_only else ("x-tar", "tar")
+    kind, ending = ("x-ndjson", "ndjson") if outputs_request.names_only else ("x-tar", "tar")
     return responses.StreamingResponse(
-        run, f"application/{kind}", file_name=f"job-{wanted.job}-outputs.{ending}"
+        run, f"application/{kind}", file_name=f"job-{outputs_request.job}-outputs.{ending}"
     )
 
 

@@ -64,18 +64,21 @@ class Resource(Generic[T]):
         access.require_role(caller_of(request), Action.READ)
         return pages.parse_page_request(request.query_params, self.listed.fields, "name", most=self.page_max)
 
-    def page(self, mirror: Mirror, entries: Iterable[T], wanted: PageRequest, context: ReadContext) -> Json:
-        found, after = pages.paginate(entries, self.name_of, wanted, self.rank)
+    def page(
+        self, mirror: Mirror, entries: Iterable[T], page_request: PageRequest, context: ReadContext
+    ) -> Json:
+        found, after = pages.paginate(entries, self.name_of, page_request, self.rank)
         listed = [
-            pages.pick_fields(self.listed.render(mirror, entry, context), wanted.only) for entry in found
+            pages.pick_fields(self.listed.render(mirror, entry, context), page_request.only)
+            for entry in found
         ]
         return {f"{self.name}s": listed, "next": after}
 
     async def list_page(self, request: Request, entries: Callable[[Mirror], Iterable[T]]) -> Response:
         """A page of the entries that the caller may see."""
-        wanted, context = self.page_request(request), read_context(request)
+        page_request, context = self.page_request(request), read_context(request)
         page = await api_of(request).engine.read(
-            lambda mirror: self.page(mirror, entries(mirror), wanted, context)
+            lambda mirror: self.page(mirror, entries(mirror), page_request, context)
         )
         return json_response(page)
 

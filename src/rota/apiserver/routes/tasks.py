@@ -27,15 +27,15 @@ async def list_tasks(request: Request) -> Response:
     api, query = api_of(request), request.query_params
     limit = responses.int_parameter(query, "limit", 1000, 1, TASKS_PAGE_MAX)
     after = responses.int_parameter(query, "after", -1, -1, 10**18)
-    wanted = TaskFilter(pages.parse_choices(query, "state", STATES), query.get("node"), after)
+    task_filter = TaskFilter(pages.parse_choices(query, "state", STATES), query.get("node"), after)
     only = pages.chosen_fields(query, TASK_LINE_FIELDS)
     if responses.accepts_event_stream(request):
         job = await api.engine.read(lambda mirror: requested_job(mirror, request).spec.id)
-        return list_watch.watch_list(api, request, _watched_tasks(job, wanted), only)
+        return list_watch.watch_list(api, request, _watched_tasks(job, task_filter), only)
     # Taken before the page is read: a watch from here may repeat a change, and never misses one.
     seq = str(api.event_hub.latest_cursor())
     page = await api.engine.read(
-        lambda mirror: tasks.tasks_page(mirror, requested_job(mirror, request), wanted, limit)
+        lambda mirror: tasks.tasks_page(mirror, requested_job(mirror, request), task_filter, limit)
     )
     return json_response(
         {**page, "tasks": [pages.pick_fields(task, only) for task in page["tasks"]], "seq": seq}
@@ -72,7 +72,7 @@ def _attempts(mirror: Mirror, request: Request) -> list[jobs.Json]:
     return tasks.attempts_json(mirror, entry, task_index(entry, request.path_params["index"]))
 
 
-def _watched_tasks(job: JobId, wanted: TaskFilter) -> list_watch.WatchedList[int]:
+def _watched_tasks(job: JobId, task_filter: TaskFilter) -> list_watch.WatchedList[int]:
     def keys_of(event: EventRecord) -> Iterator[int]:
         if event.job == job:
             for first, last in event.indices:
@@ -83,8 +83,8 @@ def _watched_tasks(job: JobId, wanted: TaskFilter) -> list_watch.WatchedList[int
         if entry is None or index >= entry.spec.count:
             return None
         line = tasks.task_line(mirror, entry, index)
-        states = wanted.states
-        fits = (states is None or line["state"] in states) and wanted.node in (None, line["node"])
+        states = task_filter.states
+        fits = (states is None or line["state"] in states) and task_filter.node in (None, line["node"])
         return line if fits else None
 
     return list_watch.WatchedList("task", keys_of, read, lambda index: {"job": job, "index": index})

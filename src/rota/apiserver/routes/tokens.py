@@ -31,11 +31,11 @@ NAMESPACES_MAX = 64  # of one token: each is compared at every request
 
 async def list_tokens(request: Request) -> Response:
     access.require_cluster_wide(caller_of(request), Action.CHANGE_TOKENS)
-    wanted = pages.parse_page_request(request.query_params, TOKEN_FIELDS, "id", most=TOKENS_PAGE_MAX)
+    page_request = pages.parse_page_request(request.query_params, TOKEN_FIELDS, "id", most=TOKENS_PAGE_MAX)
     vault = api_of(request).vault
-    found, after = pages.paginate(vault.list_api_tokens(), lambda token: token.id, wanted)
+    found, after = pages.paginate(vault.list_api_tokens(), lambda token: token.id, page_request)
     last_used = vault.last_uses.get
-    shown = [pages.pick_fields(_token_json(token, last_used(token.id)), wanted.only) for token in found]
+    shown = [pages.pick_fields(_token_json(token, last_used(token.id)), page_request.only) for token in found]
     return json_response({"tokens": shown, "next": after})
 
 

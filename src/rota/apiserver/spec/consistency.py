@@ -65,12 +65,14 @@ def _check_where(where: tuple[Constraint, ...]) -> None:
 
 def _are_exclusive(constraints: list[Constraint]) -> bool:
     """Whether no value of their common label satisfies all of these constraints."""
-    allowed = [one.values for one in constraints if one.op in (Op.EQUAL, Op.IN)]
+    allowed = [constraint.values for constraint in constraints if constraint.op in (Op.EQUAL, Op.IN)]
     if allowed:
         label = constraints[0].label
-        return not any(all(one.holds({label: value}) for one in constraints) for value in allowed[0])
-    above = [one for one in constraints if one.op is Op.MORE]
-    below = [one for one in constraints if one.op is Op.LESS]
+        return not any(
+            all(constraint.holds({label: value}) for constraint in constraints) for value in allowed[0]
+        )
+    above = [constraint for constraint in constraints if constraint.op is Op.MORE]
+    below = [constraint for constraint in constraints if constraint.op is Op.LESS]
     # A value between two bounds exists only if the upper bound is above the lower one.
     return any(not low.holds({low.label: high.values[0]}) for low in above for high in below)
 

@@ -29,17 +29,17 @@ class SharedLogSource:
         self._source = source
         self._streams: dict[tuple[NodeId, LogRequest], SharedStream] = {}
 
-    async def open(self, node: NodeId, wanted: LogRequest) -> AsyncIterator[LogPiece]:
-        request = wanted
+    async def open(self, node: NodeId, log_request: LogRequest) -> AsyncIterator[LogPiece]:
+        request = log_request
         # Each round: read alone up to where the shared stream is, then from the shared stream until this
         # follower falls behind it, it breaks, or it ends.
         while True:
-            if not wanted.follow or request.window != WHOLE_LOG or self._is_behind(node, request):
+            if not log_request.follow or request.window != WHOLE_LOG or self._is_behind(node, request):
                 async with _opened(self._source, node, request._replace(follow=False)) as pieces:
                     async for piece in pieces:
                         yield piece
                         request = _request_from(request, piece.offset + len(piece.data))
-            if not wanted.follow:
+            if not log_request.follow:
                 return
             request = _request_from(request, request.offset)
             async with self._join(node, request) as stream:

@@ -47,7 +47,7 @@ Write = Callable[[bytes], Awaitable[None]]
 class LogSource(Protocol):
     """Reads output from the nodes that have it."""
 
-    def open(self, node: NodeId, wanted: LogRequest) -> AsyncIterator[LogPiece]:
+    def open(self, node: NodeId, request: LogRequest) -> AsyncIterator[LogPiece]:
         """What was written so far; with `follow`, until the attempt has ended. Raises Unavailable."""
 
 
@@ -83,7 +83,7 @@ class Logs:
     encoded: EncodedChunkCache = field(default_factory=EncodedChunkCache)
 
     async def copy_chunks(
-        self, wanted: LogSelection, write: Callable[[StreamChunk], Awaitable[None]]
+        self, selection: LogSelection, write: Callable[[StreamChunk], Awaitable[None]]
     ) -> None:
         """Every chunk: first the recorded ones in the order of arrival, then new ones as they arrive."""
 
@@ -91,24 +91,24 @@ class Logs:
             for chunk in split_into_chunks(readable, stream, piece):
                 await write(chunk)
 
-        await self._copy(wanted, write, write_piece)
+        await self._copy(selection, write, write_piece)
 
-    async def copy_lines(self, wanted: LogSelection, write: Write) -> None:
+    async def copy_lines(self, selection: LogSelection, write: Write) -> None:
         """Every chunk as a line of JSON, in the order of `copy_chunks`."""
 
         async def write_piece(readable: ReadableAttempt, stream: str, piece: LogPiece) -> None:
-            if lines := self.encoded.lines(wanted.job, readable, stream, piece):
+            if lines := self.encoded.lines(selection.job, readable, stream, piece):
                 await write(lines)
 
-        await self._copy(wanted, lambda chunk: write(to_json_line(chunk)), write_piece)
+        await self._copy(selection, lambda chunk: write(to_json_line(chunk)), write_piece)
 
-    async def copy_text(self, wanted: LogSelection, write: Write) -> None:
+    async def copy_text(self, selection: LogSelection, write: Write) -> None:
         """The bytes of one stream of one task, attempt after attempt; `offset` is in the first."""
-        offset, stream = wanted.offset, wanted.streams[0]
-        async with aclosing(self._find_attempts(wanted)) as batches:
+        offset, stream = selection.offset, selection.streams[0]
+        async with aclosing(self._find_attempts(selection)) as batches:
             async for batch in batches:
                 for readable in batch.attempts:
-                    request = log_request(wanted, readable, stream, offset)
+                    request = log_request(selection, readable, stream, offset)
                     async with aclosing(self._read_stream(readable.node, request)) as pieces:
                         async for piece in pieces:
                             if text := to_text(stream, piece):
@@ -117,7 +117,7 @@ class Logs:
 
     async def _copy(
         self,
-        wanted: LogSelection,
+        selection: LogSelection,
         write: Callable[[StreamChunk], Awaitable[None]],
         write_piece: Callable[[ReadableAttempt, str, LogPiece], Awaitable[None]],
     ) -> None:
@@ -136,14 +136,14 @@ class Logs:
                 # Ordering: output of a retry comes after all output of the attempt before it.
                 if earlier is not None:
                     await asyncio.wait([earlier])
-                await self._follow(wanted, (readable, stream), offset, write_alone)
+                await self._follow(selection, (readable, stream), offset, write_alone)
             finally:
                 slots.release()
 
-        async with asyncio.TaskGroup() as readers, aclosing(self._find_attempts(wanted)) as batches:
+        async with asyncio.TaskGroup() as readers, aclosing(self._find_attempts(selection)) as batches:
             async for batch in batches:
-                known = {} if batch.is_new else await self._copy_sorted(wanted, batch.attempts, write)
-                for readable, stream in _to_follow(wanted, batch.attempts, known):
+                known = {} if batch.is_new else await self._copy_sorted(selection, batch.attempts, write)
+                for readable, stream in _to_follow(selection, batch.attempts, known):
                     # Backpressure: the search waits while too many streams are open. No deadlock, as a reader
                     # waits only for one that started before it, and so has its slot already.
                     await slots.acquire()
@@ -157,7 +157,7 @@ class Logs:
 
     async def _copy_sorted(
         self,
-        wanted: LogSelection,
+        selection: LogSelection,
         attempts: list[ReadableAttempt],
         write: Callable[[StreamChunk], Awaitable[None]],
     ) -> dict[StreamKey, _ReadProgress]:
@@ -166,24 +166,26 @@ class Logs:
 
         def sources() -> Iterator[Source]:
             for readable in sorted(attempts, key=lambda readable: readable.started_ms):
-                for stream in wanted.streams:
-                    yield partial(self._recorded_chunks, wanted, readable, stream, known)
+                for stream in selection.streams:
+                    yield partial(self._recorded_chunks, selection, readable, stream, known)
 
         await merge(sources(), OPEN_AT_ONCE, write)
         return known
 
     async def _recorded_chunks(
         self,
-        wanted: LogSelection,
+        selection: LogSelection,
         readable: ReadableAttempt,
         stream: str,
         known: dict[StreamKey, _ReadProgress],
     ) -> AsyncGenerator[StreamChunk, None]:
         key = (readable.index, readable.attempt, stream)
-        request = log_request(wanted, readable, stream, wanted.offset)._replace(follow=False)
+        request = log_request(selection, readable, stream, selection.offset)._replace(follow=False)
         next_offset = request.offset
         # A follower gets the server's tail only if the node does not reconnect: `_follow` decides that later.
-        waits = wanted.follow and await self.engine.read(lambda mirror: _may_reconnect(mirror, readable.node))
+        waits = selection.follow and await self.engine.read(
+            lambda mirror: _may_reconnect(mirror, readable.node)
+        )
         read = self._open if waits else self._closing_stream
         try:
             async with read(readable.node, request) as pieces:
@@ -201,13 +203,13 @@ class Logs:
 
     async def _follow(
         self,
-        wanted: LogSelection,
+        selection: LogSelection,
         attempt_stream: tuple[ReadableAttempt, str],
         offset: int | None,
         write: Callable[[ReadableAttempt, str, LogPiece], Awaitable[None]],
     ) -> None:
         readable, stream = attempt_stream
-        request = log_request(wanted, readable, stream, wanted.offset)
+        request = log_request(selection, readable, stream, selection.offset)
         if offset is not None:
             request = LogRequest(*request[:4], offset, follow=True)
         next_offset = request.offset
@@ -274,10 +276,10 @@ class Logs:
             if isinstance(pieces, AsyncGenerator):
                 await pieces.aclose()
 
-    async def _find_attempts(self, wanted: LogSelection) -> AsyncGenerator[_AttemptBatch, None]:
+    async def _find_attempts(self, selection: LogSelection) -> AsyncGenerator[_AttemptBatch, None]:
         """Attempts to read, each once: the present ones, then, while following, those that start."""
-        search, is_new = AttemptSearch(wanted), False
-        with self.event_hub.follow_job(wanted.job) as changes:
+        search, is_new = AttemptSearch(selection), False
+        with self.event_hub.follow_job(selection.job) as changes:
             while True:
                 # Read before the blocks: no attempt starts after the end, so that this scan is complete.
                 ended = await self.engine.read(search.has_ended)
@@ -289,7 +291,7 @@ class Logs:
                         found = []
                 if found:
                     yield _AttemptBatch(found, is_new)
-                if ended or not wanted.follow:
+                if ended or not selection.follow:
                     return
                 # From now on attempts are followed as they start; merging by time applies
                 # to what was recorded before.
@@ -301,11 +303,11 @@ class Logs:
 
 
 def _to_follow(
-    wanted: LogSelection, attempts: list[ReadableAttempt], known: dict[StreamKey, _ReadProgress]
+    selection: LogSelection, attempts: list[ReadableAttempt], known: dict[StreamKey, _ReadProgress]
 ) -> Iterator[tuple[ReadableAttempt, str]]:
     """The streams that may still grow: not those that have ended and were read to their end."""
-    for readable in attempts if wanted.follow else ():
-        for stream in wanted.streams:
+    for readable in attempts if selection.follow else ():
+        for stream in selection.streams:
             progress = known.get((readable.index, readable.attempt, stream))
             if not readable.has_ended or progress is None or not progress.is_whole:
                 yield readable, stream

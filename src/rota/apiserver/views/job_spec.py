@@ -222,8 +222,8 @@ def node_name(mirror: Mirror, node_id: NodeId) -> str:
 
 def gpu_count(thousandths: int) -> float:
     """Thousandths of GPUs as shown to users: 2, or 0.5."""
-    whole, part = divmod(thousandths, WHOLE_GPU)
-    return thousandths / WHOLE_GPU if part else whole
+    devices, part = divmod(thousandths, WHOLE_GPU)
+    return thousandths / WHOLE_GPU if part else devices
 
 
 def _placed_at_ms(block: AttemptBlock) -> int:

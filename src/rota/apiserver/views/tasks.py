@@ -125,8 +125,8 @@ def _positions(entry: JobEntry, block: int, states: Container[str] | None) -> li
     if states is None:
         return list(range(size))
     phases = entry.phases.get(block) or bytes(size)
-    wanted = [phase for phase in Phase if _state_name(phase, _unstarted_state(entry)) in states]
-    return [position for position, phase in enumerate(phases[:size]) if phase in wanted]
+    matching = [phase for phase in Phase if _state_name(phase, _unstarted_state(entry)) in states]
+    return [position for position, phase in enumerate(phases[:size]) if phase in matching]
 
 
 def _unstarted_state(entry: JobEntry) -> str | None:

@@ -110,8 +110,8 @@ def last_lines(cluster: Cluster, query: LogQuery, count: int) -> list[str]:
     lines: deque[bytes] = deque(maxlen=count)
     partial = b""
     for chunk in read_logs(cluster.transport, replace(query, tail=count), LogCursor()):
-        *whole, partial = (partial + chunk.data).split(b"\n")
-        lines.extend(whole)
+        *complete, partial = (partial + chunk.data).split(b"\n")
+        lines.extend(complete)
     if partial:
         lines.append(partial)
     return [clean(line.decode("utf-8", "replace")) for line in lines]

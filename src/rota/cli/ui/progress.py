@@ -70,8 +70,8 @@ class BarProgress:
         self._bar.start()
 
     def update(self, status: JobStatus) -> None:
-        words = describe(status, time.monotonic() - self._started)
-        self._bar.update(self._task, completed=status.tasks_ended, words=words)
+        text = describe(status, time.monotonic() - self._started)
+        self._bar.update(self._task, completed=status.tasks_ended, words=text)
 
     def close(self) -> None:
         self._bar.stop()

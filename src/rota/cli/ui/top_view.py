@@ -98,23 +98,29 @@ def lines(snapshot: TopSnapshot, typed: Typed, width: int, height: int) -> list[
     """The lines of one screen."""
     head = [_title(snapshot), *(_total(snapshot.nodes, name, width) for name in _resources(snapshot.nodes))]
     foot: Line = [StyledText(_asks(typed) or KEYS, "reverse" if typed.typing else "dim")]
-    room = max(4, height - len(head) - 4)
-    nodes = [one for one in busiest_first(snapshot.nodes) if _fits(typed, NODES, one.name, state(one))]
-    jobs = [one for one in snapshot.jobs if _fits(typed, JOBS, one.id, one.name, one.state, one.namespace)]
-    wanted = {NODES: len(nodes), JOBS: len(jobs)}
+    rows_max = max(4, height - len(head) - 4)
+    nodes = [
+        entry for entry in busiest_first(snapshot.nodes) if _fits(typed, NODES, entry.name, state(entry))
+    ]
+    jobs = [
+        entry
+        for entry in snapshot.jobs
+        if _fits(typed, JOBS, entry.id, entry.name, entry.state, entry.namespace)
+    ]
+    row_counts = {NODES: len(nodes), JOBS: len(jobs)}
     other = JOBS if typed.pane == NODES else NODES
-    there = min(wanted[other], max(room // 3, room - wanted[typed.pane]))
-    rooms = {typed.pane: room - there, other: there}
+    other_height = min(row_counts[other], max(rows_max // 3, rows_max - row_counts[typed.pane]))
+    heights = {typed.pane: rows_max - other_height, other: other_height}
     node_rows = [_node(node, width) for node in nodes]
     job_rows = [_job(job, width) for job in jobs]
     return [
         *head,
         [],
         [StyledText(_node_heading(width), "bold")],
-        *_scrolled(node_rows, typed, NODES, rooms[NODES], "no node fits" if typed.filter else "no nodes"),
+        *_scrolled(node_rows, typed, NODES, heights[NODES], "no node fits" if typed.filter else "no nodes"),
         [StyledText(_job_heading(width), "bold")],
         *_scrolled(
-            job_rows, typed, JOBS, rooms[JOBS], "no job fits" if typed.filter else "nothing runs or waits"
+            job_rows, typed, JOBS, heights[JOBS], "no job fits" if typed.filter else "nothing runs or waits"
         ),
         foot,
     ]
@@ -124,8 +130,8 @@ def _title(snapshot: TopSnapshot) -> Line:
     ready = sum(node.state == "ready" for node in snapshot.nodes)
     running = sum(job.counts.get("running", 0) for job in snapshot.jobs)
     waiting = sum(_waiting(job) for job in snapshot.jobs)
-    said = f"{ready} of {plural(len(snapshot.nodes), 'node')} ready   {plural(running, 'task')} running, "
-    title = [StyledText("rota", "bold"), StyledText(f"   {said}{waiting} waiting")]
+    counts = f"{ready} of {plural(len(snapshot.nodes), 'node')} ready   {plural(running, 'task')} running, "
+    title = [StyledText("rota", "bold"), StyledText(f"   {counts}{waiting} waiting")]
     if snapshot.problem is not None:
         title.append(StyledText(f"   {clean(snapshot.problem)}", "red"))
     return title
@@ -142,9 +148,9 @@ def _total(nodes: Sequence[Node], name: str, width: int) -> Line:
     asked = sum(node.reserved.get(name, 0) for node in here)
     used = sum((node.used or {}).get(name) or 0 for node in here)
     show = format_size if name in SIZES else format_number
-    words = f"{show(asked)} requested   {show(round(used, 1))} used   of {show(total)}"
+    text = f"{show(asked)} requested   {show(round(used, 1))} used   of {show(total)}"
     cells = max(10, min(60, width - 60))
-    return [StyledText(f"  {name:<7}"), *_bar(asked, used, total, cells), StyledText(f" {words}")]
+    return [StyledText(f"  {name:<7}"), *_bar(asked, used, total, cells), StyledText(f" {text}")]
 
 
 def _node_heading(width: int) -> str:
@@ -188,16 +194,16 @@ def _job(job: JobStatus, width: int) -> Line:
     ]
 
 
-def _scrolled(rows: list[Line], typed: Typed, pane: str, room: int, nothing: str) -> list[Line]:
+def _scrolled(rows: list[Line], typed: Typed, pane: str, height: int, nothing: str) -> list[Line]:
     """The rows around the chosen one; those that do not fit are counted."""
     if not rows:
         return [[StyledText(f"  {nothing}", "dim")]]
     chosen = min(typed.at, len(rows) - 1) if typed.pane == pane else -1
-    first = max(0, min(chosen - room + 2, len(rows) - room)) if len(rows) > room else 0
+    first = max(0, min(chosen - height + 2, len(rows) - height)) if len(rows) > height else 0
     shown = [
         [StyledText(piece.text, "reverse") for piece in row] if number_ == chosen else row
         for number_, row in enumerate(rows)
-    ][first : first + max(1, room - (len(rows) > room))]
+    ][first : first + max(1, height - (len(rows) > height))]
     more = len(rows) - len(shown)
     return [*shown, *([[StyledText(f"  … {more} more", "dim")]] if more else [])]
 
@@ -230,10 +236,10 @@ def _waiting(job: JobStatus) -> int:
     return sum(job.counts.get(name, 0) for name in WAITING)
 
 
-def _fits(typed: Typed, pane: str, *words: str) -> bool:
+def _fits(typed: Typed, pane: str, *texts: str) -> bool:
     """Whether a row matches the filter, which applies only to the active pane."""
     return (
-        not typed.filter or typed.pane != pane or any(typed.filter.lower() in word.lower() for word in words)
+        not typed.filter or typed.pane != pane or any(typed.filter.lower() in text.lower() for text in texts)
     )
 
 

@@ -443,7 +443,7 @@ def touched_by(before: JobIntent | None, now: JobIntent, blocks: Iterable[int]) 
     old = before or JobIntent(now.id)
     if (old.kill, old.paused, old.halted) != (now.kill, now.paused, now.halted):
         return blocks
-    sent = [index for one in now.sent if one not in old.sent for index in one.attempts]
+    sent = [index for signal in now.sent if signal not in old.sent for index in signal.attempts]
     named = (*now.restart, *now.killed, *now.moves, *now.cancel_tasks, *sent)
     return sorted({index // BLOCK_TASKS for index in named})
 

@@ -486,7 +486,7 @@ class Mirror:
     def _set_machine(self, record: Machine) -> None:
         self._tables.machines[record.name] = record
         if record.node in self.nodes:
-            self.nodes[record.node].machine_leaving = record.goes
+            self.nodes[record.node].machine_leaving = record.is_being_removed
             self._update_openness(self.nodes[record.node])
 
     def _refresh_block(self, job: JobEntry, block: int, written: list[int] | None = None) -> None:

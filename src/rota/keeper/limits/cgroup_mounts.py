@@ -39,8 +39,8 @@ def delegated_cgroup_v2() -> str | None:
         own = mounted.place
     files = [own, f"{own}/cgroup.procs", f"{own}/cgroup.subtree_control"]
     is_ours = all(os.access(file, os.W_OK) for file in files)
-    there = read_words(f"{own}/cgroup.controllers")
-    return own if is_ours and {MEMORY, PIDS, CPU}.intersection(there) else None
+    controllers = read_words(f"{own}/cgroup.controllers")
+    return own if is_ours and {MEMORY, PIDS, CPU}.intersection(controllers) else None
 
 
 def _is_delegated(path: str) -> bool:

@@ -217,7 +217,7 @@ def _move_processes_out(home: str) -> None:
     """Move all processes of a cgroup into a leaf: a cgroup with controllers below may have none itself."""
     os.makedirs(f"{home}/{OTHERS_LEAF}", exist_ok=True)
     give_up_at = time.monotonic() + EMPTY_SECONDS
-    while (there := read_numbers(f"{home}/cgroup.procs")) and time.monotonic() < give_up_at:
-        for pid in there:
+    while (pids := read_numbers(f"{home}/cgroup.procs")) and time.monotonic() < give_up_at:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 write_file(f"{home}/{OTHERS_LEAF}/cgroup.procs", str(pid))

@@ -32,9 +32,9 @@ class TimeIndex:
 
 def parse_marks(data: bytes) -> TimeIndex:
     """Parse marks up to the first partial or out-of-order one, as a crash may leave at the end."""
-    whole = len(data) // MARK.size * MARK.size
+    complete_bytes = len(data) // MARK.size * MARK.size
     times = TimeIndex()
-    for position, at_ms in MARK.iter_unpack(data[:whole]):
+    for position, at_ms in MARK.iter_unpack(data[:complete_bytes]):
         if times.positions and (position < times.positions[-1] or at_ms < times.at_ms[-1]):
             break
         times.positions.append(position)

@@ -35,13 +35,13 @@ def parse_stop_mode(message: dict[str, Any]) -> KeeperStopMode:
 
 
 def parse_signals(message: dict[str, Any], parse_job_id: Callable[[object], str]) -> list[AttemptSignal]:
-    wanted = "a list of [job, index, attempt, signal, n]"
+    expected = "a list of [job, index, attempt, signal, n]"
     found = []
-    for row in parsing.expect(message.get("signals"), "signals", list, wanted):
+    for row in parsing.expect(message.get("signals"), "signals", list, expected):
         if not isinstance(row, list) or len(row) != 5 or type(row[3]) is not int:
-            raise Malformed(f"signals: want {wanted}")
+            raise Malformed(f"signals: want {expected}")
         if row[3] not in set(signal.valid_signals()):
-            raise Malformed(f"signals: want {wanted}")
+            raise Malformed(f"signals: want {expected}")
         key = (parse_job_id(row[0]), parsing.number(row[1], "index"), parsing.number(row[2], "attempt"))
         found.append(AttemptSignal(key, row[3], parsing.number(row[4], "n")))
     return found

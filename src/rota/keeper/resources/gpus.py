@@ -32,13 +32,13 @@ class GpuAllocator:
 
     def infeasible_reason(self, amount: int, mask: int) -> str | None:
         """Why the request could not be satisfied on an empty node; None: it could."""
-        there, count = len(self._names), _device_count(amount)
-        if mask >> there:
-            return f"was given GPU {mask.bit_length() - 1}, this node has {there} of them"
+        device_count, count = len(self._names), _device_count(amount)
+        if mask >> device_count:
+            return f"was given GPU {mask.bit_length() - 1}, this node has {device_count} of them"
         if mask and mask.bit_count() != count:
             return f"needs {amount / WHOLE:g} of {GPU}, was given {mask.bit_count()} devices"
-        if count > there:
-            return f"needs {amount / WHOLE:g} of {GPU}, this node has {there}"
+        if count > device_count:
+            return f"needs {amount / WHOLE:g} of {GPU}, this node has {device_count}"
         return None
 
     def choose(self, amount: int, mask: int) -> GpuShare | None:

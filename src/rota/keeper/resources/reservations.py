@@ -150,10 +150,10 @@ class Reservations:
         if self._amounts is None:
             return None
         for name, amount in request.needs:
-            whole = self._amounts.get(name, 0)
+            total = self._amounts.get(name, 0)
             if name == GPU:
                 if reason := self._gpus.infeasible_reason(amount, request.mask):
                     return reason
-            elif amount > whole:
-                return f"needs {amount} of {name}, this node has {whole}"
+            elif amount > total:
+                return f"needs {amount} of {name}, this node has {total}"
         return None

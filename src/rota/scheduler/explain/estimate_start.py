@@ -113,7 +113,7 @@ class _Forecast:
 
     def first_start_ms(self, own: _JobDemand, head_demand: _JobDemand | None, *, gang: bool) -> int | None:
         """When one task of it starts, or all of a gang; not before the head of line, if there is one."""
-        wanted = own.tasks_left if gang else 1
+        tasks = own.tasks_left if gang else 1
         fitting = [
             own.fitting_tasks(free) if eligible else 0
             for free, eligible in zip(self._free, own.eligible, strict=True)
@@ -127,7 +127,7 @@ class _Forecast:
                 free[row] += amount
             self._start_others(end)
             fitting[end.node] = own.fitting_tasks(free) if own.eligible[end.node] else 0
-            if sum(fitting) >= wanted and (head_demand is None or head_demand.tasks_left <= 0):
+            if sum(fitting) >= tasks and (head_demand is None or head_demand.tasks_left <= 0):
                 return max(end.at_ms, self._now_ms)
         return None
 

@@ -93,11 +93,11 @@ def _quota_reason(job: JobView, short: _QuotaShortage) -> WaitReason:
 
 
 def _larger_quota(job: JobView, short: list[_QuotaShortage]) -> str:
-    wanted = " ".join(
+    amounts = " ".join(
         f"{shortage.resource}={_as_argument(shortage.resource, shortage.held + shortage.asked)}"
         for shortage in short
     )
-    return f"would start with a larger quota (rota namespace set {job.spec.namespace} {wanted})"
+    return f"would start with a larger quota (rota namespace set {job.spec.namespace} {amounts})"
 
 
 def _as_argument(resource: str, amount: int) -> str:

@@ -48,23 +48,23 @@ class _MoveTrial:
         self._refused = refusing_slots(view, job, now)
         reserve_targets(view, self._placer.board, now, 1)
 
-    def on_target(self, target: NodeId, wanted: int) -> str | None:
+    def on_target(self, target: NodeId, count: int) -> str | None:
         node, job = self._view.nodes[target], self._job
         if node.spec.cluster != job.spec.home:
             return f"it is in cluster {node.spec.cluster}, and job {job.spec.id} in cluster {job.spec.home}"
         report = check_feasibility(self._view, self._placer, job, None, self._now)
         at = report.names.index(node.spec.name)
         fitting = int(report.fits[at])
-        if fitting >= wanted:
+        if fitting >= count:
             return None
         lacks = [obstacle.lacks(at) for obstacle in report.obstacles if obstacle.nodes[at]]
-        return "; ".join(lacks) or f"it has room for {count_of_tasks(fitting)} of it, and not for {wanted}"
+        return "; ".join(lacks) or f"it has room for {count_of_tasks(fitting)} of it, and not for {count}"
 
     def on_other_nodes(self, sources: Mapping[NodeId, int]) -> str | None:
-        for source, wanted in sources.items():
-            found = len(self._placer.place(self._job, wanted, self._mask_without([source])).assigned)
-            if found < wanted:
-                return self._why_nowhere(wanted - found)
+        for source, count in sources.items():
+            found = len(self._placer.place(self._job, count, self._mask_without([source])).assigned)
+            if found < count:
+                return self._why_nowhere(count - found)
         return None
 
     def as_gang(self, sources: Mapping[NodeId, None]) -> str | None:

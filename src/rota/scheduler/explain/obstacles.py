@@ -65,8 +65,8 @@ def _absent(inputs: FeasibilityInput) -> Iterator[Obstacle]:
     """Nodes that are not ready, or ready by their last report but not connected to this process."""
     states = [node.status.state if node.status is not None else None for node in inputs.nodes]
     for state in (NodeState.SUSPECT, NodeState.LOST, NodeState.LEFT):
-        word = _ABSENT_VERBS.get(state, (f"is {state}", f"are {state}"))
-        yield from inputs.named_obstacles("not_ready", [actual is state for actual in states], word)
+        verbs = _ABSENT_VERBS.get(state, (f"is {state}", f"are {state}"))
+        yield from inputs.named_obstacles("not_ready", [actual is state for actual in states], verbs)
     disconnected = [
         state is None or (state is NodeState.READY and node.connection is not Connection.UP)
         for node, state in zip(inputs.nodes, states, strict=True)

@@ -7,8 +7,8 @@ from rota.model.amounts import DISK, GPU, MEMORY, WHOLE_GPU, show_amount
 _NAMED = 4  # nodes or values named in a sentence
 
 
-def count_of_nodes(count: int, total: int, one: str, many: str) -> str:
-    return f"{count} of {total} nodes {one if count == 1 else many}"
+def count_of_nodes(count: int, total: int, singular: str, plural: str) -> str:
+    return f"{count} of {total} nodes {singular if count == 1 else plural}"
 
 
 def join_few(names: Sequence[str]) -> str:

@@ -119,13 +119,13 @@ class EarlierJobs:
         """Try one job as a round does. Returns whether the next job of its queue may succeed."""
         if is_too_late(job, self._now) or job.verdict is not None or job.task_by_node:
             return True
-        wanted = count_startable(job, self.shares, self._now)
-        if wanted <= 0:
+        startable = count_startable(job, self.shares, self._now)
+        if startable <= 0:
             return self.shares.quota_left(job.spec) != 0
-        ready = self.ready_tasks(job, wanted)
+        ready = self.ready_tasks(job, startable)
         found = self._placer.place(job, len(ready), self._refused_mask(job))
         starts_now_or_never = must_start_now(job)
-        if not takes or (starts_now_or_never and len(found.assigned) < wanted):
+        if not takes or (starts_now_or_never and len(found.assigned) < startable):
             self._placer.release(job, found.assigned)
         else:
             self.shares.charge(job.spec, len(found.assigned))
@@ -135,11 +135,11 @@ class EarlierJobs:
     def _refused_mask(self, job: JobView) -> Array:
         return slot_mask(self._view, refusing_slots(self._view, job, self._now))
 
-    def ready_tasks(self, job: JobView, wanted: int) -> list[int]:
+    def ready_tasks(self, job: JobView, startable: int) -> list[int]:
         """Its tasks that may start; if there are many, one more than fit."""
         if job.spec.gang:
-            return job.ready(self._now.ms, wanted)
-        return job.ready(self._now.ms, min(wanted, self._placer.count_fitting_tasks(job) + 1))
+            return job.ready(self._now.ms, startable)
+        return job.ready(self._now.ms, min(startable, self._placer.count_fitting_tasks(job) + 1))
 
     def _on_unplaced(self, job: JobView, left: int) -> bool:
         spec = job.spec

@@ -13,10 +13,10 @@ _NODE_LABEL = "node"  # the label whose value is the node's name
 def describe_scaling(view: View, name: str) -> list[str]:
     machines = [machine for machine in view.machines.values() if machine.cluster == name]
     intent, cluster = view.cluster_intents.get(name, ClusterIntent(name)), view.clusters.get(name)
-    coming = sum(machine.comes for machine in machines)
+    coming = sum(machine.is_being_created for machine in machines)
     texts = [f"{coming} {'is' if coming == 1 else 'are'} on the way"] if coming else []
     is_full = not intent.by_hand and sum(1 + machine.extra for machine in machines) >= intent.max_nodes
-    first = next((machine for machine in machines if machine.goes and is_full), None)
+    first = next((machine for machine in machines if machine.is_being_removed and is_full), None)
     if cluster is not None and cluster.reason is not None and (first is None or first.stuck is None):
         texts.append(cluster.reason)
     if first is not None:
@@ -73,6 +73,6 @@ def command_for_new_node(view: View, spec: JobSpec) -> str | None:
     resize = f"rota cluster resize {cluster.like or name}"
     if intent.nodes is not None:
         return f"{resize} --nodes auto"
-    moves = any(machine.comes or machine.goes for machine in machines)
+    moves = any(machine.is_being_created or machine.is_being_removed for machine in machines)
     is_full = len(machines) >= intent.max_nodes
     return f"{resize} --max {intent.max_nodes + 1}" if is_full and not moves else None

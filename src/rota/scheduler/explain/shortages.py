@@ -30,18 +30,18 @@ def resource_shortages(inputs: FeasibilityInput) -> Iterator[Obstacle]:
         none = inputs.has_reported & (capacity == 0)
         small = inputs.has_reported & (capacity > 0) & (capacity < asked)
         short = inputs.has_reported & (capacity >= asked) & (free < asked)
-        for on, amounts, words in (
+        for on, amounts, kind in (
             (none, capacity, "no"),
             (small, capacity, "in all"),
             (short, free, "free"),
         ):
             if on.any():
-                text = _describe_shortage(resource, asked, on, int(amounts[on].max()), words)
+                text = _describe_shortage(resource, asked, on, int(amounts[on].max()), kind)
                 obstacle = inputs.make_obstacle(
-                    resource, on, text, _describe_on_node(resource, asked, amounts, words)
+                    resource, on, text, _describe_on_node(resource, asked, amounts, kind)
                 )
                 cost, change = _smaller_request(resource, asked, _attainable(inputs, resource, asked, free))
-                yield obstacle._replace(cost=cost, change=change, lasting=words != "free")
+                yield obstacle._replace(cost=cost, change=change, lasting=kind != "free")
 
 
 def _amounts(inputs: FeasibilityInput, resource: str) -> tuple[Array, Array]:
@@ -87,8 +87,8 @@ def _describe_on_node(resource: str, asked: int, amounts: Array, kind: str) -> C
     def describe(at: int) -> str:
         if kind == "no":
             return f"no {resource}"
-        available, wanted = format_amounts_apart(resource, int(amounts[at]), asked)
-        return f"{available} {resource} {kind}, asked {wanted}"
+        available, requested = format_amounts_apart(resource, int(amounts[at]), asked)
+        return f"{available} {resource} {kind}, asked {requested}"
 
     return describe
 
@@ -98,10 +98,10 @@ def _describe_shortage(resource: str, asked: int, on: Array, largest: int, kind:
     nodes = count_of_nodes(count, on.size, "has", "have")
     if kind == "no":
         return f"no node has {resource}" if count == on.size else f"{nodes} no {resource}"
-    available, wanted = format_amounts_apart(resource, largest, asked)
+    available, requested = format_amounts_apart(resource, largest, asked)
     if kind == "free":
-        return f"{nodes} too little free {resource}: largest free {available}, asked {wanted}"
-    return f"{nodes} too little {resource} in all: largest {available}, asked {wanted}"
+        return f"{nodes} too little free {resource}: largest free {available}, asked {requested}"
+    return f"{nodes} too little {resource} in all: largest {available}, asked {requested}"
 
 
 def fragmented_gpus(inputs: FeasibilityInput) -> Iterator[Obstacle]:

@@ -152,16 +152,16 @@ def _describe_no_node(view: View, job: JobView) -> str:
 
 def _gang_shortage(placer: Placer, job: JobView, report: FeasibilityReport, now: Instant) -> list[WaitReason]:
     """Reason for a gang whose tasks fit one by one, but not together."""
-    wanted = job.task_counts.pending
-    if not job.spec.gang or not report.fits.any() or len(job.ready(now.ms, wanted)) < wanted:
+    pending = job.task_counts.pending
+    if not job.spec.gang or not report.fits.any() or len(job.ready(now.ms, pending)) < pending:
         return []
-    found = placer.place(job, wanted, report.barred)
-    if len(found.assigned) == wanted:
+    found = placer.place(job, pending, report.barred)
+    if len(found.assigned) == pending:
         placer.release(job, found.assigned)
         return []
-    most = min(int(report.fits.sum()), wanted)
-    there = f"there is room for {most}" if most < wanted else "its rules or GPUs leave too little room"
-    return [WaitReason("gang", most, wanted, f"its {wanted} tasks start at once, and {there}")]
+    most = min(int(report.fits.sum()), pending)
+    shortage = f"there is room for {most}" if most < pending else "its rules or GPUs leave too little room"
+    return [WaitReason("gang", most, pending, f"its {pending} tasks start at once, and {shortage}")]
 
 
 def _preemption_reasons(
@@ -205,8 +205,8 @@ def _changes(view: View, job: JobView, analysis: WaitAnalysis) -> tuple[str, ...
     if report.fits.any():
         return ()
     if job.spec.gang and job.task_counts.pending > 1:
-        room = f"would start on new nodes with room for all {job.task_counts.pending} tasks"
-        return _advise_new_node(view, job, room)
+        advice = f"would start on new nodes with room for all {job.task_counts.pending} tasks"
+        return _advise_new_node(view, job, advice)
     return _changes_on_one_node(report) or _advise_new_node(
         view, job, "would start on a new node with room for it"
     )
@@ -224,7 +224,7 @@ def _changes_on_one_node(report: FeasibilityReport) -> tuple[str, ...]:
     alone = (counts == 1) & np.isfinite(cost)
     if alone.any():
         groups = ((obstacle, np.nonzero(alone & obstacle.nodes)[0]) for obstacle in report.obstacles)
-        return tuple(_single_change(one, at, cost[at], report.names) for one, at in groups if at.size)
+        return tuple(_single_change(removed, at, cost[at], report.names) for removed, at in groups if at.size)
     together = np.where(counts == 2, cost, NO_REMEDY)
     best = int(together.argmin())
     if not np.isfinite(together[best]):
@@ -348,11 +348,13 @@ def _describe_progress(view: View, job: JobView) -> str:
     if job.status.ended:
         return f"{job.status.state}: {job.status.reason}"
     parts = [f"{job.task_counts.ended} of {job.spec.count} tasks have ended"] if job.task_counts.ended else []
-    for phase, (one, many) in _PHASE_VERBS.items():
+    for phase, (singular, plural) in _PHASE_VERBS.items():
         count = job.task_counts.as_dict()[phase.name.lower()]
         if count:
-            does = f"1 task {one}" if count == 1 else f"{count} tasks {many}"
-            parts.append(f"{one if job.spec.count == 1 else does} {join_few(_nodes_of(view, job, phase))}")
+            does = f"1 task {singular}" if count == 1 else f"{count} tasks {plural}"
+            parts.append(
+                f"{singular if job.spec.count == 1 else does} {join_few(_nodes_of(view, job, phase))}"
+            )
     parts += [*_describe_held(job), *_describe_brake(view, job)]
     head = _STATE_PREFIXES.get(job.status.state, "")
     return ": ".join(filter(None, (head, "; ".join(parts))))

@@ -65,21 +65,21 @@ class Placer:
         self.affinity = AffinityCounts(view.affinity, self._domains)
         self._eligible_domains_cache: dict[tuple[Shape, str], Array] = {}
 
-    def place(self, job: JobView, wanted: int, barred: Array | None = None) -> Assignments:
-        """Place up to `wanted` tasks and allocate them on the board; `barred` masks excluded nodes.
+    def place(self, job: JobView, count: int, barred: Array | None = None) -> Assignments:
+        """Place up to `count` tasks and allocate them on the board; `barred` masks excluded nodes.
 
         Of a gang all pending tasks are placed, or none.
         """
         if not job.spec.gang:
-            return self._place(job, wanted, barred)
+            return self._place(job, count, barred)
         # `parallel` or a quota allows only a part of it. A gang starts as a whole or not at all.
-        if wanted < job.task_counts.pending:
+        if count < job.task_counts.pending:
             return Assignments([])
         # A cheap test first: undoing a partly placed gang costs a rescore of every node it touched.
-        if self.rows.row(job.spec.shape).fitting < wanted and self.count_fitting_tasks(job) < wanted:
+        if self.rows.row(job.spec.shape).fitting < count and self.count_fitting_tasks(job) < count:
             return Assignments([])
-        found = self._place(job, wanted, barred)
-        if len(found.assigned) == wanted:
+        found = self._place(job, count, barred)
+        if len(found.assigned) == count:
             return found
         # The board must be as before the trial: the next job of this round is placed on it.
         self.release(job, found.assigned)
@@ -95,23 +95,23 @@ class Placer:
         shape = job.spec.shape
         return bool((self.board.tasks_when_empty(shape) * (self.rows.eligible(shape) & ~refused)).any())
 
-    def _place(self, job: JobView, wanted: int, barred: Array | None) -> Assignments:
+    def _place(self, job: JobView, count: int, barred: Array | None) -> Assignments:
         rules, shape = self.placement_rules(job), job.spec.shape
         best = self._best_two(shape, rules, barred)
         found = Assignments([], *best)
-        if not best.fitting or wanted <= 0:
+        if not best.fitting or count <= 0:
             return found
         # The best node is known already from `_best_two`. Most jobs have one task, and
         # this is their whole placement.
-        if wanted < _FEW:
+        if count < _FEW:
             found.assigned.append(self._allocate(shape, best.slot, rules))
-            if wanted > 1:
-                found.assigned.extend(self._place_one_by_one(shape, wanted - 1, rules, barred))
+            if count > 1:
+                found.assigned.extend(self._place_one_by_one(shape, count - 1, rules, barred))
         # A run scores several tasks ahead. That is exact only while a pick changes no points of other nodes.
         elif rules.is_static:
-            found.assigned.extend(self._place_in_runs(shape, wanted, rules, barred))
+            found.assigned.extend(self._place_in_runs(shape, count, rules, barred))
         else:
-            found.assigned.extend(self._place_by_class(shape, wanted, rules, barred))
+            found.assigned.extend(self._place_by_class(shape, count, rules, barred))
         return found
 
     def release(self, job: JobView, assigned: list[Assignment]) -> None:
@@ -160,35 +160,35 @@ class Placer:
         return None if classes is None or len(classes.slots) > _CLASSES_MAX else classes
 
     def _place_in_runs(
-        self, shape: Shape, wanted: int, rules: PlacementRules, barred: Array | None
+        self, shape: Shape, count: int, rules: PlacementRules, barred: Array | None
     ) -> list[Assignment]:
         """Place many tasks at a time: a pick does not change the points that rules give other nodes."""
         run = PlacementRun(self.rows, shape, most=1 if rules.one_per_node else None)
         assignments: list[Assignment] = []
-        while len(assignments) < wanted:
+        while len(assignments) < count:
             added = rules.points() if rules.rules else None
             worth = _total_points(self.rows.points(shape), added, barred)
-            picks = run.next_picks(wanted - len(assignments), worth, added)
+            picks = run.next_picks(count - len(assignments), worth, added)
             if not picks:
                 break
             assignments += [self._allocate(shape, pick.slot, rules) for pick in picks]
         return assignments
 
     def _place_by_class(
-        self, shape: Shape, wanted: int, rules: PlacementRules, barred: Array | None
+        self, shape: Shape, count: int, rules: PlacementRules, barred: Array | None
     ) -> list[Assignment]:
         """Place under rules whose points change with every pick: compare the next pick of each node class."""
         classes = self._node_classes(rules)
         if classes is None:
-            return self._place_one_by_one(shape, wanted, rules, barred)
+            return self._place_one_by_one(shape, count, rules, barred)
         classes_picks = [
             _ClassPicks(self.rows, shape, classes.class_of == number, barred)
             for number in range(len(classes.slots))
         ]
         assignments: list[Assignment] = []
-        while len(assignments) < wanted:
+        while len(assignments) < count:
             best = _best_class(
-                classes_picks, rules.points(classes.representatives).tolist(), wanted - len(assignments)
+                classes_picks, rules.points(classes.representatives).tolist(), count - len(assignments)
             )
             if best is None:
                 break
@@ -196,10 +196,10 @@ class Placer:
         return assignments
 
     def _place_one_by_one(
-        self, shape: Shape, wanted: int, rules: PlacementRules, barred: Array | None
+        self, shape: Shape, count: int, rules: PlacementRules, barred: Array | None
     ) -> list[Assignment]:
         assignments: list[Assignment] = []
-        while len(assignments) < wanted and (best := self._best_two(shape, rules, barred)).fitting:
+        while len(assignments) < count and (best := self._best_two(shape, rules, barred)).fitting:
             assignments.append(self._allocate(shape, best.slot, rules))
         return assignments
 
@@ -222,22 +222,22 @@ class _ClassPicks:
         self._run = PlacementRun(rows, shape)
         self._picks: list[Pick] = []  # the next one last
 
-    def peek(self, wanted: int) -> Pick | None:
+    def peek(self, count: int) -> Pick | None:
         if not self._picks:
             points = self._rows.points(self._shape)
-            self._picks = self._run.next_picks(wanted, np.where(self._excluded, EXCLUDED, points))[::-1]
+            self._picks = self._run.next_picks(count, np.where(self._excluded, EXCLUDED, points))[::-1]
         return self._picks[-1] if self._picks else None
 
     def pop(self) -> Pick:
         return self._picks.pop()
 
 
-def _best_class(classes_picks: list[_ClassPicks], added: list[float], wanted: int) -> _ClassPicks | None:
+def _best_class(classes_picks: list[_ClassPicks], added: list[float], count: int) -> _ClassPicks | None:
     """The class with the best next pick, the lower slot among equals."""
     best: tuple[float, int] | None = None
     found: _ClassPicks | None = None
     for picks, more in zip(classes_picks, added, strict=True):
-        head = picks.peek(wanted) if more != EXCLUDED else None
+        head = picks.peek(count) if more != EXCLUDED else None
         # Ties go to the lower slot, as in a scan of all nodes: property tests compare the two.
         if head is not None and (best is None or (head.points + more, -head.slot) > best):
             best, found = (head.points + more, -head.slot), picks
@@ -267,8 +267,8 @@ def choose_gpus(rows: ScoreRows, shape: Shape, slot: int) -> int:
         ranked = rows.gpus.rank(NodeSlice(rows.board, shape, np.array([slot])))
         return 1 << int(ranked.device[0])
     free: list[int] = rows.board.devices[slot].tolist()
-    whole = [device for device, left in enumerate(free) if left == WHOLE_GPU]
-    return sum(1 << device for device in whole[: amount // WHOLE_GPU])
+    unused = [device for device, left in enumerate(free) if left == WHOLE_GPU]
+    return sum(1 << device for device in unused[: amount // WHOLE_GPU])
 
 
 def _total_points(points: Array, added: Array | None, barred: Array | None) -> Array:

@@ -208,8 +208,8 @@ class PlacementRun:
         self._depth = 1 if one_by_one else _PACK_DEPTH if shape.policy is Policy.PACK else _SPREAD_DEPTH
         self._one_by_one = one_by_one
 
-    def next_picks(self, wanted: int, worth: Array, added: Array | None = None) -> list[Pick]:
-        """The next picks: up to `wanted`, and at least one unless nothing fits. The board is not changed.
+    def next_picks(self, count: int, worth: Array, added: Array | None = None) -> list[Pick]:
+        """The next picks: up to `count`, and at least one unless nothing fits. The board is not changed.
 
         `worth` is the shape's row plus `added`, the points of placement rules; EXCLUDED where a node is
         barred.
@@ -217,19 +217,19 @@ class PlacementRun:
         best = int(worth.argmax()) if worth.size else -1
         if best < 0 or worth[best] == EXCLUDED:
             return []
-        if wanted == 1 or self._one_by_one:
+        if count == 1 or self._one_by_one:
             return [Pick(best, float(worth[best]))]
         # The work is bounded by pairs of node and task. Packing needs depth (few nodes, many
         # tasks), spreading needs breadth.
-        depth = min(self._depth, wanted, self._per_node_max or wanted)
-        breadth = min(worth.size, max(1, wanted * _AHEAD // depth), _PAIRS_MAX // depth)
+        depth = min(self._depth, count, self._per_node_max or count)
+        breadth = min(worth.size, max(1, count * _AHEAD // depth), _PAIRS_MAX // depth)
         picks, short_of_depth = self._sorted_picks(worth, added, breadth, depth)
         # Adapted from run to run: deeper when nodes took all tasks that were scored
         # ahead, shallower when they did not.
         self._depth = (
             min(self._depth * 4, _PAIRS_MAX) if short_of_depth else max(_SPREAD_DEPTH, self._depth // 2)
         )
-        return picks[:wanted]
+        return picks[:count]
 
     def _sorted_picks(
         self, worth: Array, added: Array | None, breadth: int, depth: int

@@ -76,7 +76,7 @@ class BackfillReservation(NamedTuple):
 
 
 def find_reservation(
-    view: View, placer: Placer, job: JobView, wanted: int, now: Instant
+    view: View, placer: Placer, job: JobView, needed: int, now: Instant
 ) -> BackfillReservation | None:
     """The earliest time and place at which this many of its tasks fit together.
 
@@ -92,7 +92,7 @@ def find_reservation(
     slots = slots[_fitting_tasks(board.capacity[:, slots], board.needs(shape)) > 0]
     # A bound on the work: on nearly empty nodes the fewest tasks have to end. A gang
     # may need as many nodes as tasks.
-    chosen = _emptiest(board, slots, max(_CANDIDATES, wanted))
+    chosen = _emptiest(board, slots, max(_CANDIDATES, needed))
     ids = view.node_table.ids
     releases = {slot: [*expected_releases(view, view.nodes[ids[slot]], now)] for slot in chosen}
     # Tasks placed earlier in this round are not in the mirror yet, but hold resources on the board.
@@ -102,7 +102,7 @@ def find_reservation(
         for slot, tasks in slots_.items():
             if slot in releases:
                 releases[slot] += [Release(end_ms, other.spec.shape.needs)] * tasks
-    return _earliest(board, job.spec, releases, wanted, now)
+    return _earliest(board, job.spec, releases, needed, now)
 
 
 def _emptiest(board: Board, slots: Array, count: int) -> list[int]:
@@ -113,7 +113,7 @@ def _emptiest(board: Board, slots: Array, count: int) -> list[int]:
 
 
 def _earliest(
-    board: Board, spec: JobSpec, releases: dict[int, list[Release]], wanted: int, now: Instant
+    board: Board, spec: JobSpec, releases: dict[int, list[Release]], needed: int, now: Instant
 ) -> BackfillReservation | None:
     """Let tasks end in order until all wanted tasks fit."""
     needs = board.needs(spec.shape)
@@ -122,7 +122,7 @@ def _earliest(
     ends = [(release.at_ms, slot, release.needs) for slot, all_ in releases.items() for release in all_]
     at_ms = 0
     for end_ms, slot, released in sorted(ends):
-        if sum(copies.values()) >= wanted:
+        if sum(copies.values()) >= needed:
             break
         # A task that is overdue cannot have ended in the past: the start is never before now.
         at_ms = max(at_ms, end_ms, now.wall_ms)
@@ -130,26 +130,26 @@ def _earliest(
         copies[slot] = int(_fitting_tasks(free[slot], needs))
     # Zero: no end is needed, so resources are not what the job waits for. Too far ahead: nodes would stay
     # empty for a day because of an estimate.
-    if sum(copies.values()) < wanted or not 0 < at_ms <= now.wall_ms + RESERVATION_AHEAD_MS:
+    if sum(copies.values()) < needed or not 0 < at_ms <= now.wall_ms + RESERVATION_AHEAD_MS:
         return None
     return BackfillReservation(
-        spec.id, _left_beside(board, spec, free, copies, wanted), at_ms, spec.queue_rank
+        spec.id, _left_beside(board, spec, free, copies, needed), at_ms, spec.queue_rank
     )
 
 
 def _left_beside(
-    board: Board, spec: JobSpec, free: dict[int, Array], copies: dict[int, int], wanted: int
+    board: Board, spec: JobSpec, free: dict[int, Array], copies: dict[int, int], needed: int
 ) -> dict[int, dict[str, int]]:
     """Amounts left on each node that the head of line will use."""
     needs = board.needs(spec.shape)
     found: dict[int, dict[str, int]] = {}
     for slot in sorted(copies, key=lambda slot: (-copies[slot], slot)):
-        used = min(wanted, copies[slot])
+        used = min(needed, copies[slot])
         if used > 0:
             left = (free[slot] - needs * used).tolist()
             found[slot] = {resource: left[row] for resource, row in board.rows.items()}
             found[slot][TASKS] = left[TASKS_ROW]
-            wanted -= used
+            needed -= used
     return found
 
 

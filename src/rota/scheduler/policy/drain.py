@@ -22,7 +22,7 @@ _RETRY_MS = 1_000  # between two decisions while some tasks could not be evicted
 WAKES: Wakes = {
     NodeIntent: lambda intent: (intent.id,) if intent.drains else (),
     NodeStatus: lambda status: (status.id,) if status.leaving else (),
-    Machine: lambda machine: (machine.node,) if machine.goes and machine.node is not None else (),
+    Machine: lambda machine: (machine.node,) if machine.is_being_removed and machine.node is not None else (),
 }
 
 

@@ -56,7 +56,9 @@ class AffinityChecks:
         for spec in {spec.id: spec for spec, _ in placed if spec.near}.values():
             for term in spec.near:
                 if term.weight is None:
-                    self._check_near(spec, term, [node for one, node in placed if one.id == spec.id], placed)
+                    self._check_near(
+                        spec, term, [node for other, node in placed if other.id == spec.id], placed
+                    )
         self._left.clear()
 
     def _check_apart(self, spec: JobSpec, node: str) -> None:
@@ -67,8 +69,8 @@ class AffinityChecks:
             terms = [term for term in spec.apart if holds(term.jobs, _labels_of(other))]
             terms += [term for term in other.apart if holds(term.jobs, _labels_of(spec))]
             for term in terms:
-                there = self._there(other, term, self._domain(node, term)) - (other.id == spec.id)
-                if term.weight is None and there > 0:
+                count = self._count_in(other, term, self._domain(node, term)) - (other.id == spec.id)
+                if term.weight is None and count > 0:
                     raise InvariantBroken(
                         f"job {spec.id} was placed on {node} beside job {other.id}: apart {term}"
                     )
@@ -81,17 +83,20 @@ class AffinityChecks:
         alone = 0
         own = holds(term.jobs, _labels_of(spec))
         fit = [other for other in self._specs.values() if _fits(spec, term, other)]
-        ended = [self._domain(node, term) for one, node in self._left if _fits(spec, term, one)]
-        came = sum(_fits(spec, term, one) and self._domain(node, term) is not None for one, node in placed)
+        ended = [self._domain(node, term) for other_spec, node in self._left if _fits(spec, term, other_spec)]
+        came = sum(
+            _fits(spec, term, other_spec) and self._domain(node, term) is not None
+            for other_spec, node in placed
+        )
         for node in nodes:
             domain = self._domain(node, term)
             if domain is None:
                 raise InvariantBroken(
                     f"job {spec.id} was placed on {node}, which has no such label: near {term}"
                 )
-            there = sum(self._there(other, term, domain) for other in fit) - own
-            alone += not there and domain not in ended
-        lived = sum(self._somewhere(other, term) for other in fit) - came
+            matching = sum(self._count_in(other, term, domain) for other in fit) - own
+            alone += not matching and domain not in ended
+        lived = sum(self._count_anywhere(other, term) for other in fit) - came
         if alone > (own and not lived):
             where = ", ".join(nodes)
             raise InvariantBroken(f"of job {spec.id} on {where} {alone} have no match: near {term}")
@@ -102,14 +107,17 @@ class AffinityChecks:
             raise InvariantBroken(
                 f"job {spec.id} was placed on {node}, which has no such label: spread over {rule}"
             )
-        here = self._there(spec, rule, domain)
+        here = self._count_in(spec, rule, domain)
         for other in {self._domain(node_name, rule): None for node_name in self._fitting(spec)}:
             if other is not None:
-                left = sum(one.id == spec.id and self._domain(at, rule) == other for one, at in self._left)
-                there = self._there(spec, rule, other) + left
-                if here - there > rule.skew:
+                left = sum(
+                    other_spec.id == spec.id and self._domain(at, rule) == other
+                    for other_spec, at in self._left
+                )
+                count = self._count_in(spec, rule, other) + left
+                if here - count > rule.skew:
                     raise InvariantBroken(
-                        f"job {spec.id} has {here} tasks in {domain}, {there} in {other}: {rule}"
+                        f"job {spec.id} has {here} tasks in {domain}, {count} in {other}: {rule}"
                     )
 
     def _fitting(self, spec: JobSpec) -> list[str]:
@@ -133,12 +141,12 @@ class AffinityChecks:
         may = self._known[f"node/{node}/spec"].cluster == home and (intent is None or not intent.taints)
         return may and all(self.fulfils(node, constraint) for constraint in spec.where)
 
-    def _there(self, spec: JobSpec, term: AffinityTerm | SpreadTerm, domain: str | None) -> int:
+    def _count_in(self, spec: JobSpec, term: AffinityTerm | SpreadTerm, domain: str | None) -> int:
         """Number of live attempts of a job in a domain; 0 if the domain is None."""
         here = self._on.get(spec.id, {}).items()
         return sum(count for node, count in here if domain is not None and self._domain(node, term) == domain)
 
-    def _somewhere(self, spec: JobSpec, term: AffinityTerm) -> int:
+    def _count_anywhere(self, spec: JobSpec, term: AffinityTerm) -> int:
         here = self._on.get(spec.id, {}).items()
         return sum(count for node, count in here if self._domain(node, term) is not None)
 

@@ -33,20 +33,20 @@ class BrakeChecks:
             if status.state in _ABSENT and status.silent_at_ms is not None
         ]
         lost_ms = [status.silent_at_ms or 0 for status in statuses if status.state is NodeState.LOST]
-        there = sum(status.state in (NodeState.READY, NodeState.SUSPECT) for status in statuses)
+        present = sum(status.state in (NodeState.READY, NodeState.SUSPECT) for status in statuses)
         # Nodes that joined or returned in the same commit counted when the server decided.
-        there += sum(
+        present += sum(
             isinstance(record, NodeStatus) and record.state is NodeState.READY for record in fresh.values()
         )
         for start_ms in at_ms:
             silent = sum(start_ms <= silent_ms <= start_ms + BRAKE_WINDOW_MS for silent_ms in at_ms)
-            whole = there + sum(
+            total = present + sum(
                 abs(silent_ms - before.silent_at_ms) <= BRAKE_WINDOW_MS for silent_ms in lost_ms
             )
-            holds = silent >= BRAKE_NODES and silent * 100 >= whole * BRAKE_STOP_PERCENT
+            holds = silent >= BRAKE_NODES and silent * 100 >= total * BRAKE_STOP_PERCENT
             if holds and start_ms <= before.silent_at_ms <= start_ms + BRAKE_WINDOW_MS:
                 raise InvariantBroken(
-                    f"{node} was declared lost while {silent} of {whole} nodes were silent at once"
+                    f"{node} was declared lost while {silent} of {total} nodes were silent at once"
                 )
 
     def _is_confirmed_gone(self, status: NodeStatus, fresh: Mapping[str, Any]) -> bool:

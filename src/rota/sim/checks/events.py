@@ -55,8 +55,8 @@ class EventChecks:
             place = self._next[subscriber] = skipped
         expected = self._happened[place] if place < len(self._happened) else None
         if happened != expected:
-            wanted = "nothing" if expected is None else expected.at
-            raise InvariantBroken(f"{subscriber} was sent {happened.at}, and {wanted} was expected")
+            expected_at = "nothing" if expected is None else expected.at
+            raise InvariantBroken(f"{subscriber} was sent {happened.at}, and {expected_at} was expected")
         self._next[subscriber] += 1
 
     def check(self, subscriber: str, well_ms: int) -> None:

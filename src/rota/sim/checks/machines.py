@@ -88,8 +88,8 @@ class MachineChecks:
 
     def _check_records(self, fresh: Mapping[str, Machine], deletes: Sequence[str]) -> None:
         """Machines were requested: with those that exist, join or leave, they stay within the limit."""
-        before = {key: one for key, one in self._known.items() if key.startswith("machine/")}
-        left = [one for key, one in (before | dict(fresh)).items() if key not in deletes]
+        before = {key: record for key, record in self._known.items() if key.startswith("machine/")}
+        left = [record for key, record in (before | dict(fresh)).items() if key not in deletes]
         size = sum(1 + machine.extra for machine in left if machine.cluster == self._intent.name)
         if size > self._intent.max_nodes:
             raise InvariantBroken(f"{size} machines are requested, the limit is {self._intent.max_nodes}")
@@ -99,7 +99,7 @@ class MachineChecks:
     def _check_call(self, verb: str, about: str) -> None:
         now_ms, calls = self._world.now_ms, self._calls
         machine = self._known.get(f"machine/{about}")
-        if verb == "create" and not self._known[f"cluster/{self._intent.name}"].gave(about):
+        if verb == "create" and not self._known[f"cluster/{self._intent.name}"].has_requested(about):
             raise InvariantBroken(f"machine {about} was created and is not on disk")
         if verb == "remove" and machine is not None and machine.state is not MachineState.LEAVING:
             raise InvariantBroken(f"machine {about} is {machine.state}, and its provider is asked to end it")
@@ -147,8 +147,8 @@ class MachineChecks:
         """Describe a wrong number of idle machines; empty if right, or if the provider is dead."""
         cluster = self._known.get(f"cluster/{self._intent.name}")
         failed = cluster is not None and cluster.state is ClusterState.FAILED
-        least, there = 0 if failed else self._intent.min_nodes, len(self._provider.machines)
-        if self._provider.behaviour.dead or there == least:
+        least, listed = 0 if failed else self._intent.min_nodes, len(self._provider.machines)
+        if self._provider.behaviour.dead or listed == least:
             return ""
         names = ", ".join(machine.order.machine for machine in self._provider.machines)
-        return f"nothing runs, and of {least} machines there are {there}: {names}"
+        return f"nothing runs, and of {least} machines there are {listed}: {names}"

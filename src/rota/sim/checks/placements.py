@@ -171,11 +171,11 @@ class PlacementChecks:
 
     def _check_gpus(self, placement: LivePlacement) -> None:
         status = self._known.get(f"node/{placement.node}/status")
-        there = 0 if status is None else status.capacity.get(GPU, 0) // WHOLE_GPU
+        device_count = 0 if status is None else status.capacity.get(GPU, 0) // WHOLE_GPU
         devices, asked = bits(placement.gpus), placement.spec.needs[GPU]
-        if len(devices) != max(1, asked // WHOLE_GPU) or any(device >= there for device in devices):
+        if len(devices) != max(1, asked // WHOLE_GPU) or any(device >= device_count for device in devices):
             raise InvariantBroken(
-                f"{placement.name} asks for {asked} of GPUs and was given {devices} of {there}"
+                f"{placement.name} asks for {asked} of GPUs and was given {devices} of {device_count}"
             )
         for device in devices:
             users = [other for other in self._devices[placement.node].values() if other.gpus >> device & 1]

@@ -104,10 +104,10 @@ def tries(spec: JobSpec) -> int:
 
 
 def _check_time(spec: JobSpec, seen: LastProcess, name: str) -> None:
-    whole = spec.timeout_seconds
+    timeout_seconds = spec.timeout_seconds
     step = spec.steps[seen.step - 1].timeout_seconds if seen.step else None
-    if not _is_over(seen.ran_ms, whole) and not _is_over(seen.step_ran_ms, step):
-        limit_ms = round(1000 * (whole or step or 0))
+    if not _is_over(seen.ran_ms, timeout_seconds) and not _is_over(seen.step_ran_ms, step):
+        limit_ms = round(1000 * (timeout_seconds or step or 0))
         raise InvariantBroken(f"{name} is recorded as timed out after {seen.ran_ms} of {limit_ms} ms")
 
 

@@ -26,8 +26,8 @@ _ENDS = {
 
 def check_answers(before: RecoveryAnswers | None, now: RecoveryAnswers) -> None:
     """The first decision on an attempt counts."""
-    for index, answer in now.words.items():
-        old = None if before is None else before.words.get(index)
+    for index, answer in now.decisions.items():
+        old = None if before is None else before.decisions.get(index)
         if old is not None and answer != old and answer.attempt <= old.attempt:
             raise InvariantBroken(
                 f"two decisions on task {index} of job {now.id} were accepted: {old}, {answer}"
@@ -83,8 +83,8 @@ def check_end(known: Records, now: TaskBlock, at: int, left: Left = ()) -> None:
 def may_be(known: Records, spec: JobSpec, index: int, state: TaskState) -> bool:
     """Whether a recovery decision explains this end of a task."""
     answers = known.get(f"job/{spec.id}/answers")
-    answer = None if answers is None else answers.words.get(index)
-    if answer is not None and _ENDS.get(answer.word) is state:
+    answer = None if answers is None else answers.decisions.get(index)
+    if answer is not None and _ENDS.get(answer.decision) is state:
         return True
     return spec.recovery is Recovery.CANCEL and state is TaskState.CANCELED
 

@@ -38,7 +38,7 @@ def check_start(known: Mapping[str, Any], fresh: Mapping[str, Any], before: Any,
     if spec is None or not spec.after or not waited or now.state is JobState.WAITING:
         return
     states = {dependency: _state(known, fresh, dependency.job) for dependency in spec.after}
-    met = [state in _GOOD[one.on] for one, state in states.items()]
+    met = [state in _GOOD[after.on] for after, state in states.items()]
     intent = fresh.get(f"job/{now.id}/wish") or known.get(f"job/{now.id}/wish")
     if now.state is JobState.CANCELED:
         unmeetable = any(

@@ -138,10 +138,10 @@ class Checks:
                 )
 
     def _use(self, machine: SimMachine, spec: JobSpec, child: SimChild) -> None:
-        whole = machine.capacity | {_device(gpu): WHOLE_GPU for gpu in child.gpus}
+        capacity = machine.capacity | {_device(gpu): WHOLE_GPU for gpu in child.gpus}
         for resource, amount in _uses(spec, child).items():
             used = self._used[machine.name, resource] = self._used.get((machine.name, resource), 0) + amount
-            if used > whole.get(resource, 0):
+            if used > capacity.get(resource, 0):
                 raise InvariantBroken(f"{machine.name} runs {used} of {resource}, more than it has")
 
     def process_ended(self, machine_name: str, child: SimChild) -> None:

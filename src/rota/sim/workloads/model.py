@@ -207,8 +207,8 @@ class Workload(NamedTuple):
 
 
 def _split(arrival: Arrival, cores: int) -> Arrival:
-    wanted = arrival.spec["cpu"]
-    if wanted <= cores:
+    cpu = arrival.spec["cpu"]
+    if cpu <= cores:
         return arrival
-    gang = {"cpu": cores, "count": math.ceil(wanted / cores), "gang": True}
+    gang = {"cpu": cores, "count": math.ceil(cpu / cores), "gang": True}
     return arrival._replace(spec=arrival.spec | gang)

@@ -79,7 +79,7 @@ def _groups(rows: Iterable[dict[str, str]]) -> tuple[NodeGroup, ...]:
     """Groups of equal nodes, in the order of their first row."""
     counts: Counter[tuple[int, int, int, str]] = Counter()
     for number, row in enumerate(rows, start=2):
-        amounts = [_whole(number, name, row[name]) for name in ("cpu_milli", "memory_mib", "gpu")]
+        amounts = [_parse_integer(number, name, row[name]) for name in ("cpu_milli", "memory_mib", "gpu")]
         counts[amounts[0], amounts[1], amounts[2], row["model"]] += 1
     if not counts:
         raise Rejected("names no node", hint=f"write {','.join(NODE_COLUMNS)}, and a line for each")
@@ -117,7 +117,7 @@ def _pod(number: int, row: Mapping[str, str]) -> Pod | None:
     """Parse a row; None if the pod never started."""
     if not row["scheduled_time"]:
         return None
-    return Pod(**{name: _whole(number, name, row[name]) for name in Pod._fields})
+    return Pod(**{name: _parse_integer(number, name, row[name]) for name in Pod._fields})
 
 
 def _unfit(pod: Pod, models: str, nodes: tuple[NodeGroup, ...]) -> str | None:
@@ -144,7 +144,7 @@ def _openb_arrival(pod: Pod, row: Mapping[str, str]) -> Arrival:
     return Arrival(pod.creation_time * 1000, spec, behaviour)
 
 
-def _whole(number: int, column: str, text: str) -> int:
+def _parse_integer(number: int, column: str, text: str) -> int:
     try:
         value = int(text)
     except ValueError:

@@ -139,5 +139,5 @@ def _transactions(events: Iterable[pb.Event]) -> Iterator[tuple[int, WrittenKeys
 
 def _joined(parts: Iterable[bytes | None]) -> bytes | None:
     """The event row of a commit, from its parts in order."""
-    whole = b"".join(part for part in parts if part is not None)
-    return whole or None
+    row = b"".join(part for part in parts if part is not None)
+    return row or None
