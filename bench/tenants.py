@@ -157,8 +157,8 @@ def set_up(cluster: LocalCluster, options: argparse.Namespace) -> TenantRun:
         watch.owners[job] = namespace
 
     for name in names:
-        admin.set_namespace(name, {"cpu": QUOTA_CPU}, weight=1, bounds=BOUNDS)
-        tokens[name] = str(admin.make_token(name, "submitter", name).raw["token"])
+        admin.namespaces.set(name, {"cpu": QUOTA_CPU}, weight=1, bounds=BOUNDS)
+        tokens[name] = str(admin.tokens.create(name, "submitter", name).raw["token"])
         tenants.append(Tenant(name, connect(address, token=tokens[name]), marker, scratch, kept))
     attacker = tenants.pop()
     return TenantRun(
@@ -265,7 +265,7 @@ def contend(run: TenantRun, seconds: float) -> None:
     time.sleep(2 * hold)  # until earlier tasks have ended
     until_at = time.monotonic() + seconds
     while time.monotonic() < until_at:
-        for namespace in run.admin.namespaces():
+        for namespace in run.admin.namespaces.list():
             run.held[namespace.name].append(float(namespace.held.get("cpu", 0)))
         time.sleep(SAMPLE_SECONDS / 2)
     for job in jobs:

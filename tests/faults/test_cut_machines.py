@@ -17,7 +17,7 @@ from tests.machine import needs
 from tests.system.witness_file import Witness
 
 pytestmark = [pytest.mark.system, needs("etcd", "networks", "openssl", "curl"), pytest.mark.timeout(1700)]
-BUILT = "## See that it holds"  # the guide is followed up to this heading
+BUILT = "## Test the failover"  # the guide is followed up to this heading
 TTL_SECONDS, LOST_SECONDS = (10, 30) if MANY else (2, 6)
 TIMES = 5 if MANY else 1
 NODES, TASKS = 10, 20

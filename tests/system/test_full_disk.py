@@ -61,7 +61,7 @@ def test_a_full_disk_accepts_results_and_no_new_jobs(
     assert (refusal["code"], refusal["status"]) == ("store_full", 507)
     assert "is full" in refusal["detail"]
     assert ran.code == 75
-    assert ran.err.startswith("error: store_full: the server's disk is full")
+    assert ran.err.startswith("error: store_full: the server's disk is nearly full")
     assert "its disk is full" in status
     assert "the server's disk is full" in why
     assert still_waits == 1

@@ -92,7 +92,7 @@ def test_tasks_that_ended_meanwhile_count_and_pending_jobs_are_reported_lost(
     assert {task["state"] for task in tasks(cluster, array)[6:]} == {"held"}
     assert cluster.call("GET", f"/v1/jobs/{waits}").status == 404
     status = cluster.rota("server", "status").out
-    assert "a restart loses jobs that wait" in status
+    assert "a restart loses waiting jobs" in status
     assert "adopted   1 job" in status
     log = (cluster.directory / "server.log").read_text()
     assert "3 nodes may bring back what they run" in log

@@ -29,7 +29,7 @@ def test_pending_tasks_get_the_new_environment_and_running_ones_keep_the_old(
 
     assert ran.code == 0, ran.err
     assert "version 2" in ran.err
-    assert "at once                   priority" in ran.err
+    assert "immediately               priority" in ran.err
     assert "from the next attempt on  env" in ran.err
     assert job.wait(60).state == "succeeded"
     assert sorted(seen.read_text().splitlines()) == ["0 none", "1 none", "2 red", "3 red"]
