@@ -78,6 +78,6 @@ def test_the_raid_reads_and_kills_a_process_that_nothing_keeps_from_it(directory
         )
         findings = [json.loads(line) for line in ran.stdout.splitlines()]
 
-        assert victim.wait(60) == -signal.SIGKILL
+        assert -victim.wait(60) in (signal.SIGTERM, signal.SIGKILL)
     assert f"{mark}-env" in [line.get("text") for line in findings]
-    assert findings[-1]["delivered"]["kill SIGKILL"] == 1
+    assert findings[-1]["delivered"]["kill SIGTERM"] >= 1
