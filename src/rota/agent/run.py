@@ -173,7 +173,7 @@ class Agent:
     # ---- the keeper's side
 
     async def _keep(self) -> None:
-        """Attach to the keeper and record its reports, again and again until the node has left."""
+        """Attach to the keeper and record its reports; reattach until the node has left."""
         settings = self._settings
         self._engine = await containers.find(
             settings.container, settings.mounts, root=settings.container_root

@@ -70,7 +70,7 @@ class AttemptTimers:
         return attempt.early_signal
 
     def next_signal(self, attempt: RunningAttempt, now: int) -> int:
-        """The signal due now: the stop signal, 0 during the grace period, then SIGKILL again and again.
+        """The signal due now: the stop signal, 0 during the grace period, then SIGKILL repeatedly.
 
         Also schedules the next timer, with a backoff that grows while the tree does not end.
         """

@@ -108,7 +108,7 @@ class IllegalTransition(Bug):
 
 
 class NotQuiescent(Bug):
-    """A key was decided again and again without reaching quiescence."""
+    """A key was decided repeatedly without reaching quiescence."""
 
 
 class WrongWriter(Bug):
